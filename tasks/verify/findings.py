@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -128,12 +128,10 @@ class Findings:
         `cases` are those of usual values. What a metric judges is left to that.
         """
         for index, yardstick in enumerate(self.yardsticks):
-            wanted = [case.eager[index] for case in cases]
-            finite = [own[own.isfinite()].double() for own in wanted if own.is_floating_point()]
-            values = torch.cat(finite) if finite else torch.empty(0)
-            if not values.numel() or values.min() == values.max() or self._rounded_at(index):
+            mean = None if self._rounded_at(index) else _mean(case.eager[index] for case in cases)
+            if mean is None:
                 continue
-            agreed, mean = self._agreed(wanted[0], index), float(values.mean())
+            agreed = self._agreed(cases[0].eager[index], index)
             if not any(
                 compare(
                     torch.full_like(case.eager[index], mean), case.eager[index],
@@ -256,6 +254,17 @@ class Findings:
                         f"({lost / elements:.1%}) are not comparable: rounding alone moves them by "
                         "about their own size"
                     )
+
+
+def _mean(outputs: Iterable[torch.Tensor]) -> float | None:
+    """Return the mean of all finite floating-point numbers; None for none, or always the same."""
+    low, high, total, count = math.inf, -math.inf, 0.0, 0
+    for output in outputs:
+        values = output[output.isfinite()] if output.is_floating_point() else output[:0]
+        if values.numel():
+            low, high = min(low, float(values.min())), max(high, float(values.max()))
+            total, count = total + float(values.double().sum()), count + values.numel()
+    return total / count if low < high else None
 
 
 def _more_exact(moves: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor) -> float:

@@ -130,10 +130,7 @@ class Rewriter:
                     taken.onto, "none" if last is node else "relu",
                 ))  # fmt: skip
             describe_as(made, last)
-            taken.steps.replace_all_uses_with(made)
-            for gone in reversed(taken.made_by):
-                graph.erase_node(gone)
-            self._rounded[last] = replace(taken, steps=made, made_by=())
+            self._rounded[last] = self._made_by(made, taken)
             sums.append((last, node, layer))
         # From the back: the next sum is mostly what else takes one.
         for last, node, layer in reversed(sums):
@@ -169,19 +166,23 @@ class Rewriter:
 
     def _leave_steps(self, given: torch.fx.Node, rounded: _Rounded) -> None:
         """Let a layer give uint8; what takes it as float32 gets the numbers of its grid."""
-        graph = self._program.graph
         _set(given, _ONTO, rounded.onto)
-        rounded.steps.replace_all_uses_with(given)
-        for gone in reversed(rounded.made_by):
-            graph.erase_node(gone)
+        made = self._made_by(given, rounded)
         others = [user for user in given.users if user.target not in INT8_LAYERS]
         given.meta["val"] = given.meta["val"].to(torch.uint8)
         if not others:
             return
-        result = self._widened(replace(rounded, steps=given))
+        result = self._widened(made)
         for user in others:
             user.replace_input_with(given, result)
         self._program.graph_signature.replace_all_uses(given.name, result.name)
+
+    def _made_by(self, layer: torch.fx.Node, rounded: _Rounded) -> _Rounded:
+        """Let the layer's own result be the steps, in the place of the calls that made them."""
+        rounded.steps.replace_all_uses_with(layer)
+        for gone in reversed(rounded.made_by):
+            self._program.graph.erase_node(gone)
+        return replace(rounded, steps=layer, made_by=())
 
     def _widened(self, rounded: _Rounded) -> torch.fx.Node:
         """Add the calls that give steps' numbers as float32, behind them."""

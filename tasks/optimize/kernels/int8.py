@@ -51,6 +51,14 @@ def _likely_sizes(images: Tensor) -> list[int]:
 _LIKELY = 16
 
 
+def _packed(
+    steps: Tensor, grid: tuple[float, int], weight: tuple[Tensor, Tensor], form: tuple[Any, ...]
+) -> Tensor:
+    """Return a convolution's weight, given with its scales, as oneDNN takes it for `steps`."""
+    made: Tensor = _ONEDNN.qconv_prepack(*weight, *grid, *form, _likely_sizes(steps))
+    return made
+
+
 @torch.library.triton_op("handoff::int8_convolution", mutates_args=())
 def int8_convolution(
     steps: Tensor,
@@ -74,7 +82,7 @@ def int8_convolution(
     """
     zeros = torch.zeros_like(scales, dtype=torch.int32)
     form = (list(stride), list(padding), list(dilation), groups)
-    packed = _ONEDNN.qconv_prepack(weight, scales, scale, zero, *form, _likely_sizes(steps))
+    packed = _packed(steps, (scale, zero), (weight, scales), form)
     made: Tensor = _ONEDNN.qconv_pointwise.default(
         steps, scale, zero, packed, scales, zeros, bias, *form, *_result(onto), *_after(activation)
     )
@@ -149,7 +157,7 @@ def int8_convolution_added(
     """
     zeros = torch.zeros_like(scales, dtype=torch.int32)
     form = (list(stride), list(padding), list(dilation), groups)
-    packed = _ONEDNN.qconv_prepack(weight, scales, scale, zero, *form, _likely_sizes(steps))
+    packed = _packed(steps, (scale, zero), (weight, scales), form)
     made: Tensor = torch.ops.handoff.int8_convolution_packed(
         steps, scale, zero, packed, scales, zeros, bias, *form, added, added_scale, added_zero,
         list(onto), activation,

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -32,7 +32,7 @@ from handoff.tasks.compile.arm.emulation import emulating
 from handoff.tasks.probe.build import build_arm_runner
 from handoff.tasks.release.jobs import RUNNER_SOURCE
 from tests.marked import write_between_marks
-from tests.studies.corpus.release import deliver_model, names_of
+from tests.studies.corpus.release import deliver_model, keep_row, names_of
 
 TARGET = ArmTarget("v8.2")
 # Of each kind those that an emulator comes through in minutes.
@@ -240,8 +240,7 @@ def main() -> int:
     for name in wanted:
         if name not in rows:
             rows[name] = release_for_both(name, folder)
-            with (folder / _ROWS_FILE).open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(asdict(rows[name])) + "\n")
+            keep_row(rows[name], folder / _ROWS_FILE)
             print(table_of([rows[name]]).splitlines()[2], file=sys.stderr, flush=True)
     text = table_of([rows[name] for name in wanted])
     print(text)

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from examples.demo import MODELS as DEMO
 from handoff.artifacts.conformance.keeping import shipped_table
@@ -42,6 +42,9 @@ from handoff.tasks.release.processes import Processes
 from handoff.tasks.verify.messages import VerifyJob
 from tests.marked import write_between_marks
 from tests.studies.corpus.models import MODELS
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _LIMIT_S = 900.0
 _FACTORIES = {f"demo-{name}": factory for name, factory in DEMO}
@@ -193,7 +196,7 @@ def table_of(rows: list[ReleaseRow]) -> str:
     return "\n".join([*lines, "", f"{told}."])
 
 
-def keep_row(row: ReleaseRow, file: Path) -> None:
+def keep_row(row: DataclassInstance, file: Path) -> None:
     """Add a row to those that were kept in `file`."""
     with file.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(asdict(row)) + "\n")

@@ -74,12 +74,15 @@ class InBfloat16(nn.Module):
 
 @dataclass(frozen=True)
 class Given:
-    """What files are made of: a module, its example inputs, their dynamic axes, other batches."""
+    """What files are made of: a module, its example inputs, their dynamic axes, other batches.
+
+    The batches are made when they are asked for: only int8 does.
+    """
 
     module: Flat
     inputs: Tensors
     axes: Axes
-    batches: Sequence[Tensors]
+    batches: Callable[[], Sequence[Tensors]]
 
 
 @dataclass(frozen=True)
@@ -160,24 +163,17 @@ def write_onnx(given: Given, path: Path) -> None:
 
 
 def write_onnx_static_int8(given: Given, path: Path) -> None:
-    """Write what ONNX Runtime makes of the module: QDQ, weights by channel, ranges by batches.
-
-    Symbolic shapes are left out of its preparation, as it advises for Transformers; what the
-    exporter has written holds them.
-    """
+    """Write what ONNX Runtime makes of the module: QDQ, weights by channel, ranges by batches."""
     from onnxruntime.quantization import CalibrationDataReader, quantize_static
-    from onnxruntime.quantization.shape_inference import quant_pre_process
 
     class Batches(CalibrationDataReader):  # type: ignore[misc]
         def __init__(self, wanted: Container[str]) -> None:
-            self._left = iter([_named(batch, wanted) for batch in given.batches])
+            self._left = iter([_named(batch, wanted) for batch in given.batches()])
 
         def get_next(self) -> dict[str, Any] | None:
             return next(self._left, None)
 
-    with _exported(given) as exported:
-        prepared = exported.with_name("prepared.onnx")
-        quant_pre_process(exported, prepared, skip_symbolic_shape=True)
+    with _prepared(given) as prepared:
         reader = Batches(_onnx_inputs(prepared))
         quantize_static(prepared, path, reader, per_channel=True)
 
@@ -185,11 +181,8 @@ def write_onnx_static_int8(given: Given, path: Path) -> None:
 def write_onnx_dynamic_int8(given: Given, path: Path) -> None:
     """Write what ONNX Runtime makes of the module where ranges are found at each call."""
     from onnxruntime.quantization import quantize_dynamic
-    from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    with _exported(given) as exported:
-        prepared = exported.with_name("prepared.onnx")
-        quant_pre_process(exported, prepared, skip_symbolic_shape=True)
+    with _prepared(given) as prepared:
         quantize_dynamic(prepared, path, per_channel=True)
 
 
@@ -201,10 +194,12 @@ def write_openvino_int8(given: Given, folder: Path) -> None:
     with _exported(given) as exported:
         model = openvino.Core().read_model(exported)
         wanted = {one.any_name for one in model.inputs}
-        batches = nncf.Dataset([_named(batch, wanted) for batch in given.batches])
+        batches = [_named(batch, wanted) for batch in given.batches()]
         attends = any(one.get_type_name() == "Softmax" for one in model.get_ops())
         kind = nncf.ModelType.TRANSFORMER if attends else None
-        quantized = nncf.quantize(model, batches, model_type=kind, subset_size=len(given.batches))
+        quantized = nncf.quantize(
+            model, nncf.Dataset(batches), model_type=kind, subset_size=len(batches)
+        )
     folder.mkdir()
     openvino.save_model(quantized, folder / OPENVINO_FILE, compress_to_fp16=False)
 
@@ -217,6 +212,21 @@ def _exported(given: Given) -> Iterator[Path]:
         # ONNX Runtime's preparation moves the file, and not what lies beside it.
         export_onnx(given.module, given.inputs, given.axes, exported, beside=False)
         yield exported
+
+
+@contextmanager
+def _prepared(given: Given) -> Iterator[Path]:
+    """Have the same as ONNX Runtime prepares it for its quantization.
+
+    Symbolic shapes are left out of that, as it advises for Transformers; what the exporter has
+    written holds them.
+    """
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    with _exported(given) as exported:
+        prepared = exported.with_name("prepared.onnx")
+        quant_pre_process(exported, prepared, skip_symbolic_shape=True)
+        yield prepared
 
 
 def _onnx_inputs(path: Path) -> set[str]:

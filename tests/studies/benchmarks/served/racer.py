@@ -199,8 +199,10 @@ def _given(name: str) -> Given:
     (model,) = [model for model in MODELS if model.name == name]
     module, (args, kwargs) = model.make()
     call, inputs = describe_call(module, args, kwargs)
-    batches = [describe_call(module, *one)[1] for one in model.others(CALIBRATING)]
-    return Given(Flat(module, call).eval(), inputs, _batch_axes(inputs, model.batch), batches)
+    return Given(
+        Flat(module, call).eval(), inputs, _batch_axes(inputs, model.batch),
+        lambda: [describe_call(module, *one)[1] for one in model.others(CALIBRATING)],
+    )  # fmt: skip
 
 
 def difference(got: Sequence[torch.Tensor], want: Sequence[torch.Tensor]) -> float:
