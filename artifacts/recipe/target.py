@@ -33,6 +33,10 @@ _V3_VNNI_FLAGS = _V3_FLAGS | {"avx_vnni"}
 _V4_VNNI_FLAGS = _V4_FLAGS | {"avx512_vnni"}
 _BF16_FLAGS = _V4_FLAGS | {"avx512_bf16"}
 _AMX_FLAGS = _BF16_FLAGS | {"avx512_vnni", "amx_tile", "amx_bf16", "amx_int8"}
+_ONEDNN_LEVELS: dict[Isa, str] = {
+    "avx2": "AVX2", "avx2-vnni": "AVX2_VNNI", "avx512": "AVX512_CORE",
+    "avx512-vnni": "AVX512_CORE_VNNI", "avx512-bf16": "AVX512_CORE_BF16", "amx": "AVX512_CORE_AMX",
+}  # fmt: skip
 # What ARMv8.2-A has to have of what g++ emits for it, by Linux's names (its elf_hwcaps.rst).
 _ARM_V82_FLAGS = frozenset({"fp", "asimd", "crc32", "atomics", "asimdrdm"})
 
@@ -75,8 +79,7 @@ class CpuTarget:
     @property
     def onednn_level(self) -> str:
         """The level as oneDNN names it in `ONEDNN_MAX_CPU_ISA`."""
-        level = {"avx2": "avx2", "avx2-vnni": "avx2_vnni"}.get(self.isa, "avx512_core")
-        return level.upper()
+        return _ONEDNN_LEVELS[self.isa]
 
     @property
     def computes_int8(self) -> bool:
@@ -243,6 +246,29 @@ def native_cpu_target() -> CpuTarget:
         "expected an x86-64 processor with AVX2 or better, or an ARM64 one of ARMv8.2, "
         f"got {platform.machine()} without it"
     )
+
+
+def held_to(target: Target) -> dict[str, str]:
+    """Return the variables that hold torch, oneDNN and MKL to the level of `target`'s machines.
+
+    There are none for this machine's own best level, and for another kind of processor.
+    """
+    if isinstance(target, ArmTarget) or target.onednn_level == _best_onednn_level():
+        return {}
+    return {
+        "ATEN_CPU_CAPABILITY": target.capability,
+        "ONEDNN_MAX_CPU_ISA": target.onednn_level,
+        "MKL_ENABLE_INSTRUCTIONS": target.capability.upper(),
+    }
+
+
+def _best_onednn_level() -> str:
+    """Return the last of the levels that this machine has, as oneDNN names it; '' for none."""
+    here = [
+        target.onednn_level for target in map(CpuTarget, _ONEDNN_LEVELS)
+        if target.cpu_flags <= host_cpu_flags()
+    ]  # fmt: skip
+    return here[-1] if here else ""
 
 
 @cache

@@ -12,7 +12,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import BlessingRefused, StepCrashed
-from handoff.artifacts.recipe.target import native_cpu_target
+from handoff.artifacts.recipe.target import held_to
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.localize.measure import Judged, judge, worst_fault
 from handoff.tasks.localize.messages import LeaveOut, LocalizeJob, Site, TrialJob
@@ -171,12 +171,9 @@ class Trials:
 
 def trial_environment(job: LocalizeJob) -> dict[str, str]:
     """Return the variables that hold torch, oneDNN and MKL to the target's level."""
-    capability = job.target.capability
-    # What this process has found out about the machine by compiling is there.
-    found = {"ATEN_CPU_CAPABILITY": capability, "TORCHINDUCTOR_CACHE_DIR": cache_dir()}
-    if capability != native_cpu_target().capability:
-        found |= {
-            "ONEDNN_MAX_CPU_ISA": job.target.onednn_level,
-            "MKL_ENABLE_INSTRUCTIONS": capability.upper(),
-        }
-    return found
+    return {
+        **held_to(job.target),
+        "ATEN_CPU_CAPABILITY": job.target.capability,
+        # What this process has found out about the machine by compiling is there.
+        "TORCHINDUCTOR_CACHE_DIR": cache_dir(),
+    }

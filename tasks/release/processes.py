@@ -17,7 +17,7 @@ from typing import Any
 from handoff.artifacts.isolated import imported_from
 from handoff.artifacts.machine.gpu import host_gpu_capabilities
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.artifacts.recipe.target import ArmTarget, CudaTarget, Target, native_target
+from handoff.artifacts.recipe.target import CudaTarget, Target, held_to
 from handoff.artifacts.release.manifest import is_large
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.compile.caching.package_cache import cache_of, drop_old
@@ -114,15 +114,9 @@ class Processes:
         """
         preload = ("verify.reference", "verify.step")
         extensions = self.jobs.recipe.extensions
-        is_emulated = isinstance(target, ArmTarget) and target.is_emulated
-        if target is None or is_emulated or target.capability == native_target().capability:
-            return self._started(ProcessPlan("run", preload, extensions))
-        caps = {
-            "ATEN_CPU_CAPABILITY": target.capability,
-            "ONEDNN_MAX_CPU_ISA": target.onednn_level,
-            "MKL_ENABLE_INSTRUCTIONS": target.capability.upper(),
-        }
-        return self._started(ProcessPlan(f"run-{target.slug}", preload, extensions, caps))
+        held = held_to(target) if target else {}
+        name = f"run-{target.slug}" if target and held else "run"
+        return self._started(ProcessPlan(name, preload, extensions, held))
 
     def interpreter(self, target: CudaTarget) -> StepProcess:
         """Return the process for the kernels of a GPU that isn't here; start it at the first call.
@@ -203,6 +197,8 @@ class Processes:
         several = isinstance(target, CudaTarget) and bool(target.further)
         hidden = several and bool(host_gpu_capabilities())
         return {
+            # By the level depends, too, how oneDNN lays out the weights that are packed for it.
+            **held_to(target),
             "ATEN_CPU_CAPABILITY": target.capability,
             # A cache of its own: what another build left there could end up in this one.
             "TORCHINDUCTOR_CACHE_DIR": str(self.jobs.workspace / "cache" / target.slug),

@@ -32,7 +32,8 @@ class LowerPrecision(Pass[ExportedProgram]):
     Before: `y = linear(x, W, b)`. After: `y = float32(linear(bf16(x), bf16(W), bf16(b)))`; weights
     that nothing else uses are kept in the lower precision, at half the size.
 
-    Conditions: the operator's tensors are float32. What is between such operators stays in float32;
+    Conditions: the operator's tensors are float32, but for a mask that tells which keys there are.
+    What is between such operators stays in float32;
     with the word `between`, activations, sums, norms, pooling and changes of shape that follow them
     go on in the lower precision, which rounds more, and moves half the bytes.
     The pass rounds, so it is compared as it computes, and not in float64; the recipe's tolerance
@@ -89,7 +90,8 @@ class LowerPrecision(Pass[ExportedProgram]):
             raise PassBroken(f"{self.name} left {', '.join(left)}")
 
     def _is_to_lower(self, node: torch.fx.Node) -> bool:
-        return node.target in self._targets and all(map(_is_float32, node.all_input_nodes))
+        given = [one for one in node.all_input_nodes if _is_floating(one)]
+        return node.target in self._targets and bool(given) and all(map(_is_float32, given))
 
     def _lower(
         self, program: ExportedProgram, given: torch.fx.Node, calls: set[torch.fx.Node]
@@ -134,6 +136,10 @@ def _last_placeholder(program: ExportedProgram, given: torch.fx.Node) -> torch.f
     return placeholders[-1]
 
 
-def _is_float32(node: torch.fx.Node) -> bool:
+def _is_floating(node: torch.fx.Node) -> bool:
     value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.dtype is torch.float32
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def _is_float32(node: torch.fx.Node) -> bool:
+    return _is_floating(node) and node.meta["val"].dtype is torch.float32

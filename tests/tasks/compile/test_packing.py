@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -10,11 +11,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from handoff.artifacts.recipe.target import host_cpu_flags
 from handoff.tasks.compile.caching.compiled_interface import interface_apart
 from handoff.tasks.compile.packing import block_of, convolutions_packed
 from tests.tasks.optimize.passes.exporting import export
@@ -53,6 +56,20 @@ class Deep(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.third(self.second(self.first(x)))  # type: ignore[no-any-return]
+
+
+class DeepInBfloat16(nn.Module):
+    """The same in bfloat16: the second's layout for AMX is another for one image on 32 threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Conv2d(3, 256, 3, stride=2)
+        self.second = nn.Conv2d(256, 256, 3, padding=1)
+        self.bfloat16()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x.bfloat16())).float()  # type: ignore[no-any-return]
 
 
 class SqueezeAndExcite(nn.Module):
@@ -149,6 +166,48 @@ def test_where_threads_have_enough_to_do_no_call_rearranges_any_weights(told: To
     assert any(",jit:" in line for line in lines[16])
 
 
+class Layout(ctypes.Structure):
+    """oneDNN's description of a tensor, as `memory_desc_t` of oneDNN 3 declares it."""
+
+    _fields_: ClassVar = [
+        ("kind", ctypes.c_int32), ("ndims", ctypes.c_int32), ("dims", ctypes.c_int64 * 12),
+        ("data_type", ctypes.c_int32), ("padded_dims", ctypes.c_int64 * 12),
+        ("padded_offsets", ctypes.c_int64 * 12), ("offset0", ctypes.c_int64),
+        ("format_kind", ctypes.c_int32), ("strides", ctypes.c_int64 * 12),
+        ("inner_nblks", ctypes.c_int32), ("inner_blks", ctypes.c_int64 * 12),
+        ("inner_idxs", ctypes.c_int64 * 12),
+    ]  # fmt: skip
+
+
+def laid_in(blocks: list[tuple[int, int]], shape: torch.Size, padded: tuple[int, ...]) -> bytes:
+    layout = Layout(ndims=len(shape), inner_nblks=len(blocks))
+    layout.dims[:4], layout.padded_dims[:4] = shape, padded
+    layout.inner_blks[: len(blocks)] = [size for size, _ in blocks]
+    layout.inner_idxs[: len(blocks)] = [axis for _, axis in blocks]
+    return bytes(layout)
+
+
+def test_blocks_for_amx_are_known_of_bfloat16_alone() -> None:
+    shape = torch.Size((48, 40, 3, 3))
+    tiles = laid_in([(16, 1), (32, 0), (2, 1)], shape, (64, 64, 3, 3))
+    assert block_of(tiles, shape, torch.bfloat16) == 32
+    assert block_of(tiles, shape, torch.float32) == 0
+    for others in ([(8, 1), (16, 0), (2, 1)], [(64, 0), (2, 1)], [(16, 0)], [(16, 1), (32, 0)]):
+        layout = laid_in(others, shape, tuple(shape))
+        assert block_of(layout, shape, torch.bfloat16) == 0, others
+
+
+@pytest.mark.skipif("amx_bf16" not in host_cpu_flags(), reason="the processor has no AMX")
+def test_on_amx_no_call_rearranges_weights_in_bfloat16(tmp_path: Path) -> None:
+    package = compiled(convolutions_packed(), tmp_path / "packed", DeepInBfloat16)
+    weights = ",256x256x3x3,"
+    for threads, wanted in ((2, False), (32, True)):
+        lines = rearranged(package, threads)
+        assert not [line for line in lines if ",simple:" in line]
+        # One image on 32 threads has smaller blocks, for which there is compiled code.
+        assert any(weights in line and ",jit:" in line for line in lines) == wanted
+
+
 def test_a_layout_that_is_not_known_here_is_none() -> None:
     shape = torch.Size((64, 16, 3, 3))
     weights = torch.randn(shape)
@@ -156,6 +215,7 @@ def test_a_layout_that_is_not_known_here_is_none() -> None:
         weights, [1, 1], [1, 1], [1, 1], 1, [64, 16, 14, 14]
     )
     layout = bytes(torch.ops.mkldnn._get_mkldnn_serialized_md(packed).tolist())
-    assert block_of(layout, shape) in (16, 24, 32, 48, 64)
-    assert block_of(layout, torch.Size((64, 16, 3, 1))) == 0
-    assert block_of(layout[:100], shape) == 0
+    assert block_of(layout, shape, torch.float32) in (16, 24, 32, 48, 64)
+    assert block_of(layout, shape, torch.bfloat16) == 0
+    assert block_of(layout, torch.Size((64, 16, 3, 1)), torch.float32) == 0
+    assert block_of(layout[:100], shape, torch.float32) == 0

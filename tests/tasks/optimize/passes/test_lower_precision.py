@@ -100,3 +100,28 @@ def test_an_unknown_dtype_or_operator_is_told() -> None:
     for wrong in ({"dtype": "int4"}, {"operators": "softmax"}):
         with pytest.raises(UsageProblem, match=r"bfloat16 or float16|linear, convolution, matmul"):
             LowerPrecision({**PARAMETERS, **wrong})
+
+
+class Attending(nn.Module):
+    """Attention to the keys that a mask says there are."""
+
+    def forward(self, query: Tensor, keys: Tensor, there: Tensor) -> Tensor:
+        attended: Tensor = nn.functional.scaled_dot_product_attention(query, keys, keys, there)
+        return attended
+
+
+def test_attention_is_lowered_whatever_kind_its_mask_is() -> None:
+    generator = torch.Generator().manual_seed(0)
+    query, keys = (torch.randn(6, 2, 5, 16, generator=generator) for _ in range(2))
+    there = torch.rand(6, 1, 5, 5, generator=generator) > 0.3
+    for mask in (there, torch.zeros(there.shape).masked_fill(~there, -9.0)):
+        program = export(Attending(), query, keys, mask)
+        lowering = LowerPrecision({"dtype": "bfloat16", "operators": "attention"})
+        assert apply_pass(lowering, program)
+        (call,) = program.graph.find_nodes(
+            op="call_function", target=_ATEN.scaled_dot_product_attention.default
+        )
+        assert call.meta["val"].dtype is torch.bfloat16
+        with torch.no_grad():
+            got, want = program.module()(query, keys, mask), Attending()(query, keys, mask)
+        torch.testing.assert_close(got, want, rtol=3e-2, atol=3e-2)

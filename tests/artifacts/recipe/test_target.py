@@ -1,0 +1,82 @@
+"""Levels: what a process is held to, so that it computes as the level's machines do."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from handoff.artifacts.recipe import target
+from handoff.artifacts.recipe.target import (
+    ArmTarget,
+    CpuTarget,
+    CudaTarget,
+    Isa,
+    Target,
+    held_to,
+)
+
+LEVELS: tuple[Isa, ...] = ("avx2", "avx2-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx")
+ZEN_4 = CpuTarget("avx512-bf16").cpu_flags | {"avx512_vnni"}
+SAPPHIRE_RAPIDS = CpuTarget("amx").cpu_flags | {"avx_vnni"}
+HASWELL = CpuTarget("avx2").cpu_flags
+
+
+@pytest.mark.parametrize(
+    ("flags", "held", "capability", "level"),
+    [
+        (SAPPHIRE_RAPIDS, CpuTarget("avx512-bf16"), "avx512", "AVX512_CORE_BF16"),
+        (SAPPHIRE_RAPIDS, CpuTarget("avx512"), "avx512", "AVX512_CORE"),
+        (SAPPHIRE_RAPIDS, CpuTarget("avx2-vnni"), "avx2", "AVX2_VNNI"),
+        (ZEN_4, CpuTarget("avx512-vnni"), "avx512", "AVX512_CORE_VNNI"),
+        (ZEN_4, CpuTarget("avx2"), "avx2", "AVX2"),
+        (ZEN_4, CudaTarget(90), "avx2", "AVX2"),
+    ],
+)
+def test_below_the_machines_level_a_process_is_held_to_the_targets(
+    monkeypatch: pytest.MonkeyPatch, flags: frozenset[str], held: Target, capability: str,
+    level: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(target, "host_cpu_flags", lambda: flags)
+    assert held_to(held) == {
+        "ATEN_CPU_CAPABILITY": capability,
+        "ONEDNN_MAX_CPU_ISA": level,
+        "MKL_ENABLE_INSTRUCTIONS": capability.upper(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("flags", "free"),
+    [
+        (SAPPHIRE_RAPIDS, CpuTarget("amx")), (ZEN_4, CpuTarget("avx512-bf16")),
+        (HASWELL, CpuTarget("avx2")), (HASWELL, CudaTarget(90)), (ZEN_4, ArmTarget("v8.2")),
+    ],
+)  # fmt: skip
+def test_at_the_machines_level_and_under_an_emulator_none_is_held(
+    monkeypatch: pytest.MonkeyPatch, flags: frozenset[str], free: Target
+) -> None:
+    monkeypatch.setattr(target, "host_cpu_flags", lambda: flags)
+    assert held_to(free) == {}
+
+
+def test_onednn_has_another_level_for_each_that_this_machine_has() -> None:
+    import torch
+
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("torch has no oneDNN here")
+    program = (
+        "import torch; torch.set_num_threads(1)\n"
+        "torch.nn.functional.conv2d(torch.ones(2, 8, 32, 32), torch.ones(8, 8, 3, 3))"
+    )
+    here = [one for one in map(CpuTarget, LEVELS) if one.cpu_flags <= target.host_cpu_flags()]
+    told = []
+    for one in here:
+        ended = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True,
+            env={**os.environ, **held_to(one), "ONEDNN_VERBOSE": "1"},
+        )  # fmt: skip
+        told += re.findall("cpu,isa:(.*)", ended.stdout)
+    assert len(set(told)) == len(told) == len(here), told
