@@ -74,6 +74,17 @@ def keep_freed_memory() -> None:
     torch.empty(_BLOCK_BYTES, dtype=torch.uint8)
 
 
+def ask_for_tiles() -> bool:
+    """Ask Linux for AMX's tile registers; return whether this process may use them.
+
+    It kills a process that uses them without having asked (arch_prctl(2)). oneDNN asks when it
+    first computes with them; the matrix products that Inductor writes into a package don't.
+    """
+    import torch
+
+    return bool(torch.cpu._init_amx())
+
+
 FileName = Literal["model.so", "model.pt2"]
 Layouts = Literal["refuse", "copy"]
 Run = Callable[[list["torch.Tensor"]], Sequence["torch.Tensor"]]
@@ -229,6 +240,13 @@ def _open_release(place: Path, manifest: Manifest, version: int, wanted: _Wanted
     import torch
 
     record, fit = _choose(place, manifest, wanted.target, torch.__version__)
+    if "amx_tile" in fit.cpu_flags and not ask_for_tiles():
+        raise PackageRefused(
+            f"the package for {record.slug} can't be opened in this process",
+            expected="a kernel that lets it use AMX's tiles", got="a refusal of arch_prctl(2)",
+            remedy="Allow that call in the container's seccomp profile, or open the release with "
+            "target='cpu-avx512', if it has that",
+        )  # fmt: skip
     device = "cuda" if fit.gpu_capability else "cpu"
     chosen = _file_of(record, wanted.file or ("model.pt2" if device == "cuda" else "model.so"))
     if chosen.path.endswith(".pt2"):

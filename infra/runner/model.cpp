@@ -2,9 +2,14 @@
 
 #include <ATen/ops/empty.h>
 #include <dlfcn.h>
+#include <sys/syscall.h>
 #include <torch/csrc/inductor/aoti_runner/model_container_runner_cpu.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 
 #include "kernels.h"
 #include "refused.h"
@@ -29,6 +34,23 @@ void load_gpu_support() {
 // it back to the system page by page. glibc raises its threshold to twice the size of a mapped block
 // that is freed (mallopt(3)); see artifacts/serve/loader.py, which does the same.
 void keep_freed_memory() { at::empty({30 << 20}, at::kByte); }
+
+// Asks Linux for AMX's tile registers where the package computes with them: it kills a process that
+// uses them without having asked (arch_prctl(2)); see artifacts/serve/loader.py.
+void ask_for_tiles(const Target& target) {
+#if defined(__x86_64__)
+  const auto& flags = target.cpu_flags;
+  if (std::find(flags.begin(), flags.end(), "amx_tile") == flags.end()) return;
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM of Linux's asm/prctl.h
+  constexpr long kTileData = 18;               // the state's number in XCR0
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0) return;
+  throw Refused("the package for " + target.slug + " can't be opened in this process",
+                "a kernel that lets it use AMX's tiles", std::strerror(errno),
+                "Allow arch_prctl(2) in the container's seccomp profile, or name another target");
+#else
+  static_cast<void>(target);
+#endif
+}
 
 std::unique_ptr<torch::inductor::AOTIModelContainerRunner> open_library(const std::string& path,
                                                                         const std::string& kernels,
@@ -77,6 +99,7 @@ Model::Model(const Release& release, const OpenOptions& options)
   if (device_.is_cuda()) load_gpu_support();
   if (options.checked) guard_.emplace(release.signature, device_, options.values);
   keep_freed_memory();
+  ask_for_tiles(target_);
   if (archive) {
     package_ = std::make_unique<torch::inductor::AOTIModelPackageLoader>(
         archive->path(), "model", /*run_single_threaded=*/false, options.runners);

@@ -15,7 +15,7 @@ from handoff.artifacts.serve.archive import (
     require_known_operators,
     side_by_side,
 )
-from handoff.artifacts.serve.loader import keep_freed_memory
+from handoff.artifacts.serve.loader import ask_for_tiles, keep_freed_memory
 from handoff.tasks.compile.patching import replaced
 from handoff.tasks.verify.float64 import flat_tensors
 
@@ -43,9 +43,10 @@ def open_shared_library(path: Path, device: str = "cpu") -> Callable[[Tensors], 
 
     It takes and gives tensors on `device`, flattened, of the package's shapes and dtypes. Operators
     that are called by name are those in the JSON beside it, if there is one. Freed memory is kept
-    between calls, as it is where a release is served.
+    between calls, and AMX's tiles may be used, as where a release is served.
     """
     keep_freed_memory()
+    ask_for_tiles()
     # By a name that no other file has had in this process: dlopen takes a library that it has
     # loaded from the same path, and hardly ever unloads, for the one that lies there now. The
     # descriptor stays open, so that its number is not used again.
@@ -77,6 +78,7 @@ def open_package(path: Path, device: str = "cpu") -> Callable[[Tensors], Tensors
     It takes and gives them flattened, of the package's shapes and dtypes.
     """
     index = -1 if device == "cpu" else 0
+    ask_for_tiles()
     # Torch compiles test programs for this machine's vector instructions, whose name it then only
     # compares for a warning: seconds.
     with replaced(VecISA, "check_build", lambda *_: True):

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from handoff.artifacts.delivery.signature import Dimension
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
-from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.inspect.messages import TraceabilityResult
 from handoff.tasks.intake.messages import IntakeJob
@@ -25,6 +24,7 @@ from tests.tasks.deliveries import write_delivery
 
 LIMIT_S = 300.0
 ITEMS = 1000
+RECIPE = Recipe(verify=VerifyPlan(seeds=1))
 
 
 class Recommender(nn.Module):
@@ -92,17 +92,21 @@ def sample_recommender() -> tuple[Recommender, dict[str, Tensor]]:
 
 
 def release_of(
-    folder: Path, module: nn.Module, inputs: dict[str, Tensor], batch: Dimension
-) -> BuiltRelease:
-    """Compile a model for this machine in `folder`, the way a release does, and sign it."""
+    folder: Path, module: nn.Module, inputs: dict[str, Tensor], batch: Dimension,
+    recipe: Recipe = RECIPE,
+) -> BuiltRelease:  # fmt: skip
+    """Compile a model in `folder`, the way a release does, and sign it."""
     write_delivery(folder / "delivery", module, inputs, batch=batch)
-    return release_of_delivery(folder)
+    return release_of_delivery(folder, recipe)
 
 
-def release_of_delivery(folder: Path) -> BuiltRelease:
-    """Compile the delivery in `folder`/delivery, the way a release does, and sign it."""
+def release_of_delivery(folder: Path, recipe: Recipe = RECIPE) -> BuiltRelease:
+    """Compile the delivery in `folder`/delivery, the way a release does, and sign it.
+
+    It is for the first of the recipe's targets, by default this machine's level.
+    """
     delivery = folder / "delivery"
-    target, recipe = native_cpu_target(), Recipe(verify=VerifyPlan(seeds=1))
+    target = recipe.resolved_targets()[0]
     share_built(folder / "builds")
     with Processes(folder / "builds" / "workspace", recipe, delivery=delivery) as processes:
         intake = IntakeJob(delivery, processes.jobs.staging)
