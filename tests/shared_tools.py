@@ -81,6 +81,8 @@ def _make_tools(folder: Path) -> None:
     from handoff.tasks.release.processes import Processes
 
     for name in ("programs", "compiler"):
-        (folder / name).symlink_to(folder.parent / name)
+        (folder.parent / name).mkdir(exist_ok=True)
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(folder.parent / name)
     with Processes(folder / "workspace", Recipe(), delivery=folder) as processes:
         processes.tools(native_cpu_target()).result(_TOOLS_LIMIT_S)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.delivery.metric import MetricRule
@@ -392,6 +392,7 @@ def read_recipe(path: Path) -> Recipe:
     try:
         plain = parse_toml(path.read_bytes())
         recipe = from_plain(Recipe, plain, path.name)
+        _require_time(plain, path.name)
     except OSError as error:
         raise UsageProblem(
             f"the recipe {path} can't be read",
@@ -419,6 +420,16 @@ def read_recipe(path: Path) -> Recipe:
     return recipe
 
 
+def _require_time(plain: Mapping[str, Any], name: str) -> None:
+    """Raise `RecordInvalid` for a search that is described, and would not be held."""
+    told = plain.get("search") or {"seconds": 0}
+    if "seconds" not in told:
+        beside = " and ".join(told)
+        raise RecordInvalid(
+            f"{name}.search: expected seconds beside {beside}, 0 for no search, got none"
+        )
+
+
 _ANY_GPU = re.compile(r"gpu|nvidia|cuda.*|sm_?\d+", re.IGNORECASE)
 
 
@@ -426,6 +437,8 @@ def _fix(key: str, expected: str, got: str) -> str:
     """Return what to do about a wrong entry: to write the word that was meant, if one is near."""
     word = re.fullmatch(r"'([^']{1,60})'", got)
     known = re.split(r"[ ,']+", expected)
+    if key == "search" and got == "none":
+        return "Write seconds = 600 under [search], which does for most models"
     if re.fullmatch(r"tolerance\.(atol|rtol|rmse_factor)", key):
         return "Write it under a dtype or an output of the model, such as [tolerance.float32]"
     if re.fullmatch(r"passes(\[\d+\]|\.\d+)?", key) and "table" in expected:

@@ -62,6 +62,8 @@ def test_what_was_expected_is_said_once_where_a_message_holds_others(got: str, t
          "targets = ['cpu-avx2']"),
         ("[tolerance.float32]\nrtoll = 1", "not valid at tolerance.float32: expected no other",
          "[tolerance.float32]\nrtol = 0.1\natol = 0.1"),
+        ("[search]\ncandidates = ['freezing']", "got none. Write seconds = 600 under [search]",
+         "[search]\nseconds = 600\ncandidates = ['freezing']"),
         ("targets = [", "recipe.toml:1:12: the recipe is no TOML: expected TOML, got Invalid value",
          "targets = ['cpu']"),
         ("\ntargets = ['cpu'\n[verify]", "recipe.toml:3:1: the recipe is no TOML: expected TOML",
