@@ -283,6 +283,15 @@ def host_cpu_model() -> str:
     return _first_processor().get("model name", "")
 
 
+def describe_host_cpu() -> str:
+    """Return this machine's processor by name and by all that it can do.
+
+    A virtual machine's name is often that of a family: one of Cascade Lake and one of Sapphire
+    Rapids are both an `Intel(R) Xeon(R) Processor`.
+    """
+    return " ".join((host_cpu_model(), *sorted(host_cpu_flags())))
+
+
 @cache
 def _first_processor() -> dict[str, str]:
     try:

@@ -14,10 +14,12 @@ from pathlib import Path
 import torch
 
 from handoff.artifacts.digest import Digest, digest_bytes
-from handoff.artifacts.recipe.target import host_cpu_model
+from handoff.artifacts.recipe.target import describe_host_cpu
 
 # Of the environment: what threads, the loader and the allocator go by.
-_PREFIXES = ("OMP_", "MKL_", "KMP_", "GOMP_", "LD_", "MALLOC_", "GLIBC_")
+_PREFIXES = (
+    "OMP_", "MKL_", "KMP_", "GOMP_", "ONEDNN_", "DNNL_", "ATEN_", "LD_", "MALLOC_", "GLIBC_",
+)  # fmt: skip
 
 
 def digest_conditions() -> Digest:
@@ -29,7 +31,7 @@ def digest_conditions() -> Digest:
     with contextlib.suppress(OSError):
         quota = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="utf-8")
     plain = {
-        "processor": host_cpu_model(),
+        "processor": describe_host_cpu(),
         "cores": sorted(os.sched_getaffinity(0)),
         "quota": quota,
         "threads": torch.get_num_threads(),

@@ -24,7 +24,7 @@ from handoff.artifacts.digest import Digest, digest_bytes, digest_file
 from handoff.artifacts.files.locks import held
 from handoff.artifacts.files.strict import parse_json
 from handoff.artifacts.files.writing import replace_folder, scratch_folder
-from handoff.artifacts.recipe.target import host_cpu_model
+from handoff.artifacts.recipe.target import describe_host_cpu
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
 from handoff.tasks.compile.caching.package_cache import ENTRY_FILE
 from handoff.tasks.compile.fingerprint import digest_sources
@@ -63,7 +63,7 @@ def compilation_key(program: ExportedProgram, job: CompileJob, toolchain: dict[s
         "toolchain": toolchain,
         # Inductor sizes the blocks of its matrix products by the machine's caches, and shares work
         # out by the threads.
-        "machine": [host_cpu_model(), torch.get_num_threads()],
+        "machine": [describe_host_cpu(), torch.get_num_threads()],
         "code": digest_sources("tasks.compile.step", "tasks.optimize.kernels"),
     }
     return digest_bytes(json.dumps(plain, sort_keys=True, default=str).encode())

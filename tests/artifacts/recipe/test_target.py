@@ -16,6 +16,7 @@ from handoff.artifacts.recipe.target import (
     CudaTarget,
     Isa,
     Target,
+    describe_host_cpu,
     held_to,
 )
 
@@ -60,6 +61,17 @@ def test_at_the_machines_level_and_under_an_emulator_none_is_held(
 ) -> None:
     monkeypatch.setattr(target, "host_cpu_flags", lambda: flags)
     assert held_to(free) == {}
+
+
+def test_processors_of_one_name_are_told_apart_by_what_they_can_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(target, "host_cpu_model", lambda: "Intel(R) Xeon(R) Processor")
+    told = set()
+    for flags in (SAPPHIRE_RAPIDS, ZEN_4, HASWELL, HASWELL):
+        monkeypatch.setattr(target, "host_cpu_flags", lambda flags=flags: flags)
+        told.add(describe_host_cpu())
+    assert len(told) == 3
 
 
 def test_onednn_has_another_level_for_each_that_this_machine_has() -> None:

@@ -114,7 +114,7 @@ def test_the_conditions_are_threads_processor_system_and_what_the_environment_sa
         monkeypatch.setenv(name, "another")
         found.append(digest_conditions())
     others: list[tuple[object, str, object]] = [
-        (conditions, "host_cpu_model", "another"), (os, "sched_getaffinity", {998, 999}),
+        (conditions, "describe_host_cpu", "another"), (os, "sched_getaffinity", {998, 999}),
         (torch, "get_num_threads", 77), (platform, "platform", "another"),
     ]  # fmt: skip
     for place, name, told in others:

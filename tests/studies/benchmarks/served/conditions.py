@@ -12,9 +12,14 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from handoff.artifacts.recipe.target import host_cpu_model
+from handoff.artifacts.recipe.target import host_cpu_flags, host_cpu_model
 
 _TOLD = ("torch", "onnxruntime", "openvino")
+# Of /proc/cpuinfo's flags, those that products and convolutions go by.
+_EXTENSIONS = (
+    "amx_bf16", "amx_int8", "avx512_fp16", "avx512_bf16", "avx512_vnni", "avx_vnni", "avx512f",
+    "avx2", "asimddp", "i8mm", "sve",
+)  # fmt: skip
 _CLONE = Path(__file__).parent
 
 
@@ -52,8 +57,15 @@ def conditions_now(built: str, threads: int) -> Conditions:
             versions[name] = version(name)
     return Conditions(
         f"{datetime.now(UTC):%Y-%m-%d}", commit_of_the_clone(), built,
-        host_cpu_model() or platform.machine(), len(os.sched_getaffinity(0)), threads, versions,
+        _cpu(), len(os.sched_getaffinity(0)), threads, versions,
     )  # fmt: skip
+
+
+def _cpu() -> str:
+    """Return the processor's name with what makes it fast; a virtual machine's says little."""
+    has = [name for name in _EXTENSIONS if name in host_cpu_flags()]
+    name = host_cpu_model() or platform.machine()
+    return f"{name} with {' '.join(has)}" if has else name
 
 
 def told_of(rows: Mapping[str, Conditions]) -> list[str]:
