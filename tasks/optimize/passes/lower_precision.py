@@ -33,9 +33,9 @@ class LowerPrecision(Pass[ExportedProgram]):
     that nothing else uses are kept in the lower precision, at half the size.
 
     Conditions: the operator's tensors are float32, but for a mask that tells which keys there are.
-    What is between such operators stays in float32;
-    with the word `between`, activations, sums, norms, pooling and changes of shape that follow them
-    go on in the lower precision, which rounds more, and moves half the bytes.
+    What is between such operators stays in float32; with the word `between`, activations, sums,
+    norms, pooling and changes of shape that follow them go on in the lower precision, which rounds
+    more, and moves half the bytes.
     The pass rounds, so it is compared as it computes, and not in float64; the recipe's tolerance
     has to have room for it. The operators are those that autocast lowers on the CPU, too.
     """
