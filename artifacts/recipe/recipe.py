@@ -422,8 +422,8 @@ def read_recipe(path: Path) -> Recipe:
 
 def _require_time(plain: Mapping[str, Any], name: str) -> None:
     """Raise `RecordInvalid` for a search that is described, and would not be held."""
-    told = plain.get("search") or {"seconds": 0}
-    if "seconds" not in told:
+    told = plain.get("search")
+    if told and "seconds" not in told:
         beside = " and ".join(told)
         raise RecordInvalid(
             f"{name}.search: expected seconds beside {beside}, 0 for no search, got none"

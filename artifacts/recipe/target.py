@@ -33,6 +33,7 @@ _V3_VNNI_FLAGS = _V3_FLAGS | {"avx_vnni"}
 _V4_VNNI_FLAGS = _V4_FLAGS | {"avx512_vnni"}
 _BF16_FLAGS = _V4_FLAGS | {"avx512_bf16"}
 _AMX_FLAGS = _BF16_FLAGS | {"avx512_vnni", "amx_tile", "amx_bf16", "amx_int8"}
+# From the least on.
 _ONEDNN_LEVELS: dict[Isa, str] = {
     "avx2": "AVX2", "avx2-vnni": "AVX2_VNNI", "avx512": "AVX512_CORE",
     "avx512-vnni": "AVX512_CORE_VNNI", "avx512-bf16": "AVX512_CORE_BF16", "amx": "AVX512_CORE_AMX",
@@ -116,11 +117,6 @@ class ArmTarget:
     def capability(self) -> str:
         """The level as ATen names it in `ATEN_CPU_CAPABILITY`: what isn't SVE."""
         return "default"
-
-    @property
-    def onednn_level(self) -> str:
-        """The level as oneDNN names it in `ONEDNN_MAX_CPU_ISA`."""
-        return "DEFAULT"
 
     @property
     def cpu_flags(self) -> frozenset[str]:

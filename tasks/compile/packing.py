@@ -42,9 +42,6 @@ _MANY = 1024
 # axes, four sizes of twelve, the padded sizes, the number of blocks, the first three's sizes and
 # axes. What doesn't agree with the weights' shape is no layout that is known here.
 _LAYOUT = "<4xi4q72x4q272xi4x3q72x3q"
-_OUTPUTS, _INPUTS = 0, 1
-# Of AMX's tiles: 16 pairs of input channels, around the block of output channels.
-_PAIRS = ((16, _INPUTS), (2, _INPUTS))
 
 
 @contextmanager
@@ -133,11 +130,13 @@ def block_of(layout: bytes, shape: torch.Size, dtype: torch.dtype) -> int:
     sizes, padded, count, *blocks = told[:4], told[4:8], *told[8:]
     if axes != len(shape) or sizes != list(shape):
         return 0
-    match list(zip(blocks[:3], blocks[3:], strict=True))[:count]:
-        case [(size, axis)] if dtype is torch.float32 and padded == sizes:
-            return size if axis == _OUTPUTS else 0
-        case [outer, (size, axis), inner] if dtype is torch.bfloat16 and (outer, inner) == _PAIRS:
-            return size if axis == _OUTPUTS else 0
+    # Each block's size and axis: 0 is that of the output channels, 1 of the input channels.
+    laid: list[tuple[int, int]] = list(zip(blocks[:3], blocks[3:], strict=True))[:count]
+    match laid:
+        case [(size, 0)] if dtype is torch.float32 and padded == sizes:
+            return size
+        case [(16, 1), (size, 0), (2, 1)] if dtype is torch.bfloat16:
+            return size
     return 0
 
 

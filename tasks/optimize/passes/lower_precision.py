@@ -90,8 +90,10 @@ class LowerPrecision(Pass[ExportedProgram]):
             raise PassBroken(f"{self.name} left {', '.join(left)}")
 
     def _is_to_lower(self, node: torch.fx.Node) -> bool:
+        if node.target not in self._targets:
+            return False
         given = [one for one in node.all_input_nodes if _is_floating(one)]
-        return node.target in self._targets and bool(given) and all(map(_is_float32, given))
+        return bool(given) and all(map(_is_float32, given))
 
     def _lower(
         self, program: ExportedProgram, given: torch.fx.Node, calls: set[torch.fx.Node]
