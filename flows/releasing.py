@@ -12,7 +12,7 @@ from prefect.runtime import flow_run
 from handoff.artifacts.delivery.contract import read_contract
 from handoff.artifacts.delivery.uri import LocalSource, parse_delivery_uri
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.recipe.recipe import recipe_for
+from handoff.artifacts.recipe.reading import recipe_for
 from handoff.artifacts.site import Site
 from handoff.flows.parameters import ReleaseParameters
 from handoff.flows.registering import Wanted, register, register_again

@@ -13,7 +13,8 @@ from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.delivery.metric import Metric
 from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.recipe.fit import installed_torch
-from handoff.artifacts.recipe.recipe import Recipe, read_recipe
+from handoff.artifacts.recipe.reading import read_recipe
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.release.evidence import Finding
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.signing import Trust, read_trust

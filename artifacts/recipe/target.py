@@ -251,11 +251,24 @@ def held_to(target: Target) -> dict[str, str]:
     """
     if isinstance(target, ArmTarget) or target.onednn_level == _best_onednn_level():
         return {}
+    return level_of(target)
+
+
+def level_of(target: Target) -> dict[str, str]:
+    """Return the variables that hold torch, oneDNN and MKL to the level on any such processor."""
+    level = {"ATEN_CPU_CAPABILITY": target.capability}
+    if isinstance(target, ArmTarget):
+        return level
     return {
-        "ATEN_CPU_CAPABILITY": target.capability,
+        **level,
         "ONEDNN_MAX_CPU_ISA": target.onednn_level,
         "MKL_ENABLE_INSTRUCTIONS": target.capability.upper(),
     }
+
+
+def compiling_for(target: Target) -> dict[str, str]:
+    """Return the variables that a process has which compiles for `target`, and what it compiles."""
+    return {**held_to(target), "ATEN_CPU_CAPABILITY": target.capability}
 
 
 def _best_onednn_level() -> str:

@@ -10,7 +10,7 @@ from handoff.artifacts.conformance.table import KnownFault
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import BlessingRefused, BudgetSpent, HandoffError, StepCrashed
-from handoff.artifacts.recipe.recipe import Search
+from handoff.artifacts.recipe.search import Search
 from handoff.artifacts.recipe.target import CpuTarget, Target
 from handoff.artifacts.recipe.tolerance import largest_difference
 from handoff.artifacts.release.evidence import Candidate, PassEffect

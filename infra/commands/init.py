@@ -20,7 +20,7 @@ from handoff.artifacts.delivery.contract import (
 from handoff.artifacts.delivery.signature import DECLARED, Dimension, TensorSpec
 from handoff.artifacts.errors import UsageProblem, did_you_mean
 from handoff.artifacts.files.writing import write_whole
-from handoff.artifacts.recipe.recipe import read_recipe
+from handoff.artifacts.recipe.reading import read_recipe
 from handoff.artifacts.record import to_plain
 from handoff.infra.commands.input_flags import (
     ask_dimension,

@@ -9,8 +9,10 @@ from pathlib import Path
 from handoff.artifacts.delivery.captures import COLUMNS, CaptureRow, recommend
 from handoff.artifacts.errors import BlessingRefused, UsageProblem, told_place
 from handoff.artifacts.printable import one_line
+from handoff.artifacts.recipe.choices import DEFAULT_PASSES
 from handoff.artifacts.recipe.fit import installed_torch
-from handoff.artifacts.recipe.recipe import DEFAULT_PASSES, OtherTorch, Recipe, read_recipe
+from handoff.artifacts.recipe.reading import read_recipe
+from handoff.artifacts.recipe.recipe import OtherTorch, Recipe
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.interval import size
 from handoff.infra.cli.group import is_quiet

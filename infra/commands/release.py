@@ -14,7 +14,8 @@ from handoff.artifacts.errors import (
     HandoffError,
     NotShownYet,
 )
-from handoff.artifacts.recipe.recipe import Recipe, read_recipe
+from handoff.artifacts.recipe.reading import read_recipe
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.layout import REPORT_FILE
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, read_manifest

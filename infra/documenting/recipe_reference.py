@@ -20,18 +20,10 @@ from typing import Any, get_type_hints
 
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.delivery.metric import MetricRule
+from handoff.artifacts.recipe.choices import DEFAULT_PASSES, OPTIONS, PassChoice
 from handoff.artifacts.recipe.generations import FIRST_SPECIFIC, MOST
-from handoff.artifacts.recipe.recipe import (
-    DEFAULT_PASSES,
-    KNOBS,
-    OPTIONS,
-    PassChoice,
-    Promotion,
-    Recipe,
-    Search,
-    Variation,
-    VerifyPlan,
-)
+from handoff.artifacts.recipe.recipe import Promotion, Recipe, VerifyPlan
+from handoff.artifacts.recipe.search import KNOBS, Search, Variation
 from handoff.artifacts.recipe.target import TARGETS, ArmTarget, CpuTarget, Target
 from handoff.artifacts.recipe.tolerance import CUDA_TOLERANCES, DEFAULT_TOLERANCES, EXACT, Tolerance
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from handoff.artifacts.errors import HandoffError, UsageProblem, did_you_mean
-from handoff.artifacts.recipe.recipe import DEFAULT_PASSES
+from handoff.artifacts.recipe.choices import DEFAULT_PASSES
 from handoff.artifacts.release.evidence import Finding
 from handoff.infra.explaining.texts import (
     Explanation,

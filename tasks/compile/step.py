@@ -58,6 +58,7 @@ from handoff.tasks.compile.machine.here import (
     toolchain_of,
 )
 from handoff.tasks.compile.machine.native_gpu import can_compile, compile_natively
+from handoff.tasks.compile.machine.tiles import tiles_asked_for
 from handoff.tasks.compile.machine.vector_isa import vector_isa, vectorised_for
 from handoff.tasks.compile.messages import (
     AssumedRange,
@@ -280,7 +281,8 @@ def compile_package(
         with (
             torch.no_grad(), checked_inputs(program) as assumed,
             _level(job), weights_kept_apart(), convolutions_packed(), interface_apart(),
-            compiled_in_parts(program), weights_named(), sources_read(),
+            compiled_in_parts(program), tiles_asked_for(job.target), weights_named(),
+            sources_read(),
         ):  # fmt: skip
             torch._inductor.aoti_compile_and_package(
                 program, package_path=str(package), inductor_configs=options

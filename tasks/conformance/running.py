@@ -25,7 +25,7 @@ from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import StepCrashed
 from handoff.artifacts.files.strict import parse_json
 from handoff.artifacts.files.writing import write_whole
-from handoff.artifacts.recipe.target import CpuTarget, host_cpu_model
+from handoff.artifacts.recipe.target import CpuTarget, compiling_for, host_cpu_model
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.conformance.messages import ConformJob, ConformResult, PairsJob
@@ -185,7 +185,7 @@ def make_table(plan: Plan, tell: Tell) -> Conformance:
 def _process(target: CpuTarget, number: int) -> ProcessPlan:
     return ProcessPlan(
         f"conform-{number}", ("conformance.conform",), environment={
-            "ATEN_CPU_CAPABILITY": target.capability, "PYTHONWARNINGS": "ignore",
+            **compiling_for(target), "PYTHONWARNINGS": "ignore",
         },
     )  # fmt: skip
 

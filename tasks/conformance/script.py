@@ -6,14 +6,14 @@ import json
 import textwrap
 
 from handoff.artifacts.conformance.table import Conformance, PlainTensor, Row
-from handoff.artifacts.recipe.target import CpuTarget, parse_target
+from handoff.artifacts.recipe.target import CpuTarget, level_of, parse_target
 
 _SCRIPT = '''\
 """{title}"""
 
 import os
 
-os.environ["ATEN_CPU_CAPABILITY"] = "{capability}"
+os.environ.update({held!r})
 
 import torch
 from torch import device, inf, nan
@@ -55,7 +55,7 @@ def repeating_script(table: Conformance, row: Row) -> str:
     tensors = ",\n    ".join(map(_literal, showing.inputs))
     title = f"{row.pair}, {showing.question}: got {showing.got}, expected {showing.want}."
     return _SCRIPT.format(
-        title=title.replace("\\", "/").replace('"', "'"), capability=target.capability,
+        title=title.replace("\\", "/").replace('"', "'"), held=level_of(target),
         inputs=f"inputs = [\n    {tensors},\n]", forward=textwrap.indent(showing.code, "    "),
         options=options,
     )  # fmt: skip

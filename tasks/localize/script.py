@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from handoff.artifacts.recipe.target import level_of
 from handoff.infra.engine import looking
 from handoff.tasks.compile.machine.here import has_march_option
 from handoff.tasks.compile.patching import environment
@@ -42,8 +43,9 @@ its outputs in float64. The lines are those of the model's module.py.
 
 import os
 
-# ATen and Inductor go by this level; it is read when torch is imported.
-os.environ.setdefault("ATEN_CPU_CAPABILITY", {capability!r})
+# ATen, Inductor and oneDNN go by this level; it is read when torch is imported.
+for name, value in {held!r}.items():
+    os.environ.setdefault(name, value)
 
 import importlib
 import sys
@@ -152,7 +154,7 @@ def write_script(job: LocalizeJob, part: Subgraph, found: LocalizeResult) -> Pat
     torch.save(held, job.reproduction / TENSORS_FILE)
     text = _TEMPLATE.format(
         what="\n".join(line for node in found.nodes for line in _comment(describe(node))),
-        capability=job.target.capability,
+        held=level_of(job.target),
         extensions=tuple(name.partition("@")[0] for name in job.recipe.extensions),
         options=pprint.pformat(_options(job), width=96),
         dynamic=part.dynamic,
@@ -182,8 +184,8 @@ def repeats(trials: Trials, script: Path) -> bool:
     places = [*sys.path, *looking.places_for(trials.job.recipe.extensions)]
     found = {
         "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in places),
-        # The script would set it before it imports torch, which is imported when it begins.
-        "ATEN_CPU_CAPABILITY": trials.job.target.capability,
+        # The script would set them before it imports torch, which is imported when it begins.
+        **level_of(trials.job.target),
     }
     log = trials.job.folder / "script.log"
     with environment(found), log.open("wb") as output:

@@ -12,7 +12,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import BlessingRefused, StepCrashed
-from handoff.artifacts.recipe.target import held_to
+from handoff.artifacts.recipe.target import compiling_for
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.localize.measure import Judged, judge, worst_fault
 from handoff.tasks.localize.messages import LeaveOut, LocalizeJob, Site, TrialJob
@@ -172,8 +172,7 @@ class Trials:
 def trial_environment(job: LocalizeJob) -> dict[str, str]:
     """Return the variables that hold torch, oneDNN and MKL to the target's level."""
     return {
-        **held_to(job.target),
-        "ATEN_CPU_CAPABILITY": job.target.capability,
+        **compiling_for(job.target),
         # What this process has found out about the machine by compiling is there.
         "TORCHINDUCTOR_CACHE_DIR": cache_dir(),
     }

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from handoff.artifacts.errors import HandoffError, StoreFailed
 from handoff.artifacts.night import LOST, Night, NightRow, read_nights
-from handoff.artifacts.recipe.recipe import Recipe, read_recipe
+from handoff.artifacts.recipe.reading import read_recipe
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.release.releases import Releases, open_releases
 from handoff.tasks.compile.fingerprint import fingerprint_release
 from handoff.tasks.compile.toolchain import changes_since, toolchain_today

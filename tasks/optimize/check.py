@@ -15,7 +15,8 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from handoff.artifacts.delivery.metric import EVALUATION_FILE
 from handoff.artifacts.errors import BlessingRefused, HandoffError, UsageProblem, first_line
-from handoff.artifacts.recipe.recipe import PassChoice, Recipe
+from handoff.artifacts.recipe.choices import PassChoice
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.release.evidence import PassEffect
 from handoff.tasks.intake.loading import LoadedDelivery
 from handoff.tasks.optimize.folding import ModuleMemory, changes_between

@@ -14,7 +14,8 @@ from torch.export import ExportedProgram
 
 from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.artifacts.errors import UsageProblem, first_line
-from handoff.artifacts.recipe.recipe import PassChoice, Recipe
+from handoff.artifacts.recipe.choices import PassChoice
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.release.evidence import PassEffect
 from handoff.tasks.conformance.looking_up import calls_of
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery

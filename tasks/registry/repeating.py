@@ -10,9 +10,11 @@ from pathlib import Path
 
 from handoff.artifacts.errors import BlessingRefused, HandoffError, StepCrashed, UsageProblem
 from handoff.artifacts.machine.gpu import host_gpu_capabilities
+from handoff.artifacts.recipe.choices import PassChoice
 from handoff.artifacts.recipe.fit import installed_torch
 from handoff.artifacts.recipe.generations import serving, told_capabilities
-from handoff.artifacts.recipe.recipe import KNOBS, OtherTorch, PassChoice, Search
+from handoff.artifacts.recipe.recipe import OtherTorch
+from handoff.artifacts.recipe.search import KNOBS, Search
 from handoff.artifacts.recipe.target import parse_target
 from handoff.artifacts.release.evidence import TorchCheck
 from handoff.artifacts.release.manifest import Manifest, TargetRecord

@@ -15,7 +15,7 @@ from handoff.artifacts.errors import (
     StepCrashed,
 )
 from handoff.artifacts.machine.gpu import host_gpu_capabilities
-from handoff.artifacts.recipe.recipe import INT8_QUANTIZER
+from handoff.artifacts.recipe.search import INT8_QUANTIZER
 from handoff.artifacts.recipe.target import CudaTarget
 from handoff.artifacts.recipe.tolerance import largest_difference
 from handoff.artifacts.release.culprit import Culprit

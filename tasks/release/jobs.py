@@ -15,7 +15,8 @@ from handoff.artifacts.conformance.table import KnownFault
 from handoff.artifacts.delivery.contract import NOTHING_SAID, Lineage
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.isolated import own_package
-from handoff.artifacts.recipe.recipe import PassChoice, Recipe
+from handoff.artifacts.recipe.choices import PassChoice
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CpuTarget, CudaTarget, Target, find_target
 from handoff.artifacts.release.mechanics import Limits
 from handoff.tasks import steps

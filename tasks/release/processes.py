@@ -17,7 +17,7 @@ from typing import Any
 from handoff.artifacts.isolated import imported_from
 from handoff.artifacts.machine.gpu import host_gpu_capabilities
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.artifacts.recipe.target import CudaTarget, Target, held_to
+from handoff.artifacts.recipe.target import CudaTarget, Target, compiling_for, held_to
 from handoff.artifacts.release.manifest import is_large
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.compile.caching.package_cache import cache_of, drop_old
@@ -198,8 +198,7 @@ class Processes:
         hidden = several and bool(host_gpu_capabilities())
         return {
             # By the level depends, too, how oneDNN lays out the weights that are packed for it.
-            **held_to(target),
-            "ATEN_CPU_CAPABILITY": target.capability,
+            **compiling_for(target),
             # A cache of its own: what another build left there could end up in this one.
             "TORCHINDUCTOR_CACHE_DIR": str(self.jobs.workspace / "cache" / target.slug),
             **({"CUDA_VISIBLE_DEVICES": ""} if hidden else {}),

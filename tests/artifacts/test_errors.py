@@ -8,7 +8,8 @@ import pytest
 
 from handoff.artifacts.delivery.contract import CONTRACT_FILE, read_contract
 from handoff.artifacts.errors import DeliveryUnreadable, UsageProblem, told_place
-from handoff.artifacts.recipe.recipe import Recipe, read_recipe
+from handoff.artifacts.recipe.reading import read_recipe
+from handoff.artifacts.recipe.recipe import Recipe
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ from handoff.artifacts.errors import (
     error_from_record,
 )
 from handoff.artifacts.recipe.fit import Fit
-from handoff.artifacts.recipe.recipe import Recipe, read_recipe
+from handoff.artifacts.recipe.reading import read_recipe
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CpuTarget, Target, parse_target
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
 from handoff.artifacts.release.manifest import PackageFile, parse_manifest

@@ -11,14 +11,9 @@ import pytest
 
 from handoff.artifacts.delivery.metric import MetricRule
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.recipe.recipe import (
-    OtherTorch,
-    Promotion,
-    Recipe,
-    Search,
-    VerifyPlan,
-    read_recipe,
-)
+from handoff.artifacts.recipe.reading import read_recipe
+from handoff.artifacts.recipe.recipe import OtherTorch, Promotion, Recipe, VerifyPlan
+from handoff.artifacts.recipe.search import Search
 from handoff.artifacts.recipe.tolerance import Tolerance
 from tests.docs.commands import problems_in
 from tests.docs.pages import ROOT, Block, all_blocks, blocks_of, code_spans, documents, read_blocks

@@ -42,7 +42,7 @@ SERVE = """
 import sys
 from pathlib import Path
 from handoff.artifacts.delivery.contract import Lineage
-from handoff.artifacts.recipe.recipe import read_recipe
+from handoff.artifacts.recipe.reading import read_recipe
 import handoff
 from small import build
 

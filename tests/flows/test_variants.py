@@ -11,7 +11,7 @@ import pytest
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import HandoffError, StepCrashed
-from handoff.artifacts.recipe.recipe import Search
+from handoff.artifacts.recipe.search import Search
 from handoff.artifacts.recipe.target import parse_target
 from handoff.artifacts.release.evidence import Candidate, choose
 from handoff.artifacts.release.manifest import PackageFile

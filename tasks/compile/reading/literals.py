@@ -22,6 +22,7 @@ from torch._inductor.codegen.common import get_device_op_overrides
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
 from handoff.artifacts.errors import HandoffError
+from handoff.tasks.compile.machine.tiles import TEXTS
 from handoff.tasks.compile.patching import replaced
 from handoff.tasks.compile.reading.python_source import read_python
 from handoff.tasks.compile.reading.source_words import is_free, is_known_word, not_compiled
@@ -120,9 +121,10 @@ def _around(code: str, at: int) -> str:
 
 @cache
 def _own_sources() -> tuple[re.Pattern[str], ...]:
-    """Return what matches torch's own text, pasted as it stands but for its indentation."""
+    """Return what matches torch's own text and ours, as it stands but for its indentation."""
     folder = Path(torch.__file__).parent / "_inductor" / "codegen" / "aoti_runtime"
     sources = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.cpp"))]
+    sources += TEXTS
     # What is compiled to find out which vector instructions there are.
     for kind in _kinds(cpu_vec_isa.VecISA):
         sources += [text for text in vars(kind).values() if isinstance(text, str) and "{" in text]

@@ -11,7 +11,7 @@ import pytest
 from handoff.artifacts.errors import PackageRefused, UsageProblem
 from handoff.artifacts.machine.gpu import KIB, PROFILES
 from handoff.artifacts.recipe.fit import Fit
-from handoff.artifacts.recipe.recipe import read_recipe
+from handoff.artifacts.recipe.reading import read_recipe
 from handoff.artifacts.recipe.target import (
     TARGETS,
     CudaTarget,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from handoff.artifacts.recipe.recipe import DEFAULT_PASSES
+from handoff.artifacts.recipe.choices import DEFAULT_PASSES
 from handoff.infra.commands import doctor
 from handoff.tasks.compile.cross.fatbinary import find_fatbinary
 from tests.mlflow_server import asked_before

@@ -29,7 +29,8 @@ from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import ERRORS
 from handoff.artifacts.mlflow.registry import Catalogue
 from handoff.artifacts.night import write_night
-from handoff.artifacts.recipe.recipe import Recipe, read_recipe
+from handoff.artifacts.recipe.reading import read_recipe
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.release.manifest import read_manifest
 from handoff.artifacts.release.signing import make_key, open_signer
 from handoff.artifacts.serve.checked_inputs import InputChecks

@@ -25,7 +25,8 @@ from torch import nn
 import handoff
 from examples import digits, resnet18
 from handoff.artifacts.delivery.metric import MetricRule
-from handoff.artifacts.recipe.recipe import Recipe, Search, VerifyPlan
+from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
+from handoff.artifacts.recipe.search import Search
 from handoff.artifacts.release.evidence import Candidate
 from handoff.infra.terminal.console import print_table
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.recipe.recipe import DEFAULT_PASSES, PassChoice, Recipe, VerifyPlan
+from handoff.artifacts.recipe.choices import DEFAULT_PASSES, PassChoice
+from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.intake.messages import IntakeJob

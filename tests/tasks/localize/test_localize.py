@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from handoff.artifacts.delivery.contract import SOURCES_FILE
 from handoff.artifacts.errors import StepCrashed
-from handoff.artifacts.recipe.recipe import PassChoice, Recipe, VerifyPlan
+from handoff.artifacts.recipe.choices import PassChoice
+from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.artifacts.recipe.tolerance import Tolerance
 from handoff.artifacts.record import from_plain, to_plain

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from handoff.artifacts.delivery.signature import Dimension
-from handoff.artifacts.recipe.recipe import DEFAULT_PASSES, PassChoice, Recipe
+from handoff.artifacts.recipe.choices import DEFAULT_PASSES, PassChoice
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.tolerance import Tolerance
 from handoff.tasks.optimize import step as optimize
 from handoff.tasks.optimize.messages import OptimizeJob, OptimizeResult

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from handoff.artifacts.delivery.metric import Metric
 from handoff.artifacts.errors import BlessingRefused, DeliveryUnreadable, UsageProblem
-from handoff.artifacts.recipe.recipe import PassChoice, Recipe, read_recipe
+from handoff.artifacts.recipe.choices import PassChoice
+from handoff.artifacts.recipe.reading import read_recipe
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.deliver.messages import DeliverJob, DeliverResult
 from handoff.tasks.inspect.messages import TraceabilityJob

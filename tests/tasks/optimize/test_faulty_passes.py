@@ -14,7 +14,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from examples.user_model import LENGTH, WIDTH, SequencePooling
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.recipe.recipe import PassChoice, Recipe
+from handoff.artifacts.recipe.choices import PassChoice
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.optimize.passes import PASSES
 from handoff.tasks.optimize.passes.base import Pass
 from tests.tasks.optimize.optimized_net import RELU_TO_LEAKY, Net, run

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from handoff.artifacts.errors import BlessingRefused, DeliveryUnsound, UsageProblem
-from handoff.artifacts.recipe.recipe import PassChoice, Recipe
+from handoff.artifacts.recipe.choices import PassChoice
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.tolerance import Tolerance
 from handoff.tasks.optimize import step as optimize
 from handoff.tasks.optimize.check import difference

@@ -10,7 +10,9 @@ import pytest
 from handoff.artifacts.delivery.contract import DeliveryContract, ModelSection, Structure
 from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.recipe.recipe import PassChoice, Recipe, Search
+from handoff.artifacts.recipe.choices import PassChoice
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.recipe.search import Search
 from handoff.artifacts.recipe.tolerance import Tolerance
 from handoff.tasks.optimize.passes import PASSES
 from handoff.tasks.optimize.recipe_names import declared_passes, require_known_names

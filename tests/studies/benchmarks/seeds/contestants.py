@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from handoff.artifacts.recipe.recipe import Search, Variation
+from handoff.artifacts.recipe.search import Search, Variation
 from handoff.tasks.verify.loading import open_shared_library
 from tests.studies.benchmarks.seeds.asked import Playing
 from tests.studies.benchmarks.seeds.onnx_runtime import open_onnxruntime

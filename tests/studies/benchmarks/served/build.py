@@ -24,7 +24,9 @@ from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.recipe.recipe import Recipe, Search, read_recipe
+from handoff.artifacts.recipe.reading import read_recipe
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.recipe.search import Search
 from handoff.artifacts.recipe.target import (
     CpuTarget,
     Target,

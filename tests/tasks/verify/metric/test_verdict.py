@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from handoff.artifacts.delivery.metric import Metric, MetricRule
 from handoff.artifacts.errors import BlessingRefused, DeliveryUnreadable, UsageProblem
-from handoff.artifacts.recipe.recipe import PassChoice, Recipe, VerifyPlan
+from handoff.artifacts.recipe.choices import PassChoice
+from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.intake.step import run as take_in

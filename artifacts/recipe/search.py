@@ -1,0 +1,116 @@
+"""The search: which variants of a package are tried, and the words that they are written in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from handoff.artifacts.recipe.choices import PassChoice, require_known
+from handoff.artifacts.record import later
+from handoff.artifacts.release.evidence import Goal
+
+
+@dataclass(frozen=True)
+class Variation:
+    """What sets a variant of a package apart: further options and further passes."""
+
+    options: dict[str, object] = field(default_factory=dict)
+    passes: tuple[PassChoice, ...] = ()
+
+
+_BFLOAT16 = {"dtype": "bfloat16", "operators": "linear,convolution,matmul,attention"}
+# What a candidate of the search is made of: words, joined by '+', and what they stand for.
+KNOBS: dict[str, Variation] = {
+    "freezing": Variation({"freezing": True}),
+    "max-autotune": Variation({"max_autotune": True}),
+    "no-epilogue-fusion": Variation({"epilogue_fusion": False}),
+    "channels-last": Variation(
+        passes=(
+            PassChoice("widen-conv1d"),
+            PassChoice("channels-last"),
+            PassChoice("pointwise-to-linear"),
+        )
+    ),
+    "carry-nan": Variation(passes=(PassChoice("carry-nan"),)),
+    "pool-with-attention": Variation(passes=(PassChoice("pool-with-attention"),)),
+    "cpu-attention": Variation(passes=(PassChoice("cpu-attention"),)),
+    "int8-weights": Variation(passes=(PassChoice("quantize-weights"),)),
+    "int8-tables": Variation(passes=(PassChoice("quantize-tables"),)),
+    "bfloat16": Variation(passes=(PassChoice("lower-precision", _BFLOAT16),)),
+    "bfloat16-between": Variation(
+        passes=(
+            PassChoice(
+                "lower-precision",
+                {**_BFLOAT16, "operators": f"{_BFLOAT16['operators']},between"},
+            ),
+        )
+    ),
+}
+# Int8 pays where weights are packed once, and may leave the layers that hurt most in float32: as
+# many as the percentage says.
+INT8_QUANTIZER = "quantize-int8"
+_KEPT = (0, 10, 25, 50)
+_INT8 = {"int8": "static", "int8-dynamic": "dynamic"}
+KNOBS |= {
+    f"{word}-keep-{kept}" if kept else word: Variation(
+        {"freezing": True},
+        (PassChoice(INT8_QUANTIZER, {"activations": kind, "keep": f"{kept / 100:g}"}),),
+    )
+    for word, kind in _INT8.items()
+    for kept in _KEPT
+}
+# Sums of convolutions in int8, too: faster, and less exact.
+INT8_SUMS = "int8-sums"
+KNOBS[INT8_SUMS] = Variation(
+    {"freezing": True},
+    (PassChoice(INT8_QUANTIZER, {"activations": "static-sums", "keep": "0"}),),
+)
+
+
+@dataclass(frozen=True)
+class Search:
+    """Which variants of the package are tried beside the plain one.
+
+    Each is compiled and verified, those that are accepted are timed in turns, and the fastest is
+    released.
+    """
+
+    seconds: float = 0.0
+    """For each target, 0 to 86400; with 0 there is no search."""
+    candidates: tuple[str, ...] = (
+        "freezing", "channels-last+freezing", "carry-nan+channels-last+freezing",
+        "cpu-attention+freezing", "pool-with-attention", "max-autotune", "freezing+max-autotune",
+    )  # fmt: skip
+    """Each is one of the words below, or some of them joined by `+`."""
+    goal: Goal = later("all")
+    """Which sizes decide: the plan's smallest for `latency`, its largest for `throughput`, the
+    delivery's first example for `example`; for `all`, a variant has to be faster at one of the
+    three and slower at none."""
+
+    def __post_init__(self) -> None:
+        """Check the budget and that every candidate is known."""
+        if not 0 <= self.seconds <= 86_400:
+            raise ValueError(f"expected 0 to 86400 seconds for the search, got {self.seconds}")
+        for candidate in self.candidates:
+            require_known("a search's candidates", candidate.split("+"), KNOBS)
+
+    @staticmethod
+    def variation(candidate: str) -> Variation:
+        """Return what a candidate stands for."""
+        words = [KNOBS[word] for word in candidate.split("+")]
+        options = {name: value for word in words for name, value in word.options.items()}
+        return Variation(options, tuple(chosen for word in words for chosen in word.passes))
+
+    @staticmethod
+    def milder(candidate: str) -> str:
+        """Return the candidate that keeps more in float32; '' where there is none."""
+        words = candidate.split("+")
+        if INT8_SUMS in words:
+            return "+".join("int8" if word == INT8_SUMS else word for word in words)
+        for place, word in enumerate(words):
+            stem, _, kept = word.partition("-keep-")
+            if stem in _INT8 and (more := [k for k in _KEPT if k > int(kept or 0)]):
+                return "+".join((*words[:place], f"{stem}-keep-{more[0]}", *words[place + 1 :]))
+        return ""
+
+
+NO_SEARCH = Search()
