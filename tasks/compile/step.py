@@ -153,8 +153,8 @@ def run(job: CompileJob) -> CompileResult:
 
     A package of the same graph, options, target and toolchain that lies in `job.cache` is taken,
     with this program's weights put in. One for a GPU is compiled whether there is one here or not.
-    The process has to run with `ATEN_CPU_CAPABILITY` set to the target's level, which is what ATen
-    goes by; the compiler's `-march` alone doesn't hold it back.
+    The process has to be held to the target's level (`compiling_for`), which is what ATen and
+    oneDNN go by; the compiler's `-march` alone doesn't hold them back.
     """
     toolchain = toolchain_of(compiler_for(job.target))
     program = load_program(job.program)

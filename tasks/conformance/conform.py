@@ -38,8 +38,8 @@ def prepare() -> None:
 def run(job: ConformJob) -> ConformResult:
     """Return a row for each of the job's pairs.
 
-    The process has to run with `ATEN_CPU_CAPABILITY` set to the target's level, as a compilation
-    does. A crash of compiled code ends it.
+    The process has to be held to the target's level (`compiling_for`), as a compilation's is. A
+    crash of compiled code ends it.
     """
     require_compiler()
     silence()

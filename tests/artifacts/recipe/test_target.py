@@ -18,6 +18,7 @@ from handoff.artifacts.recipe.target import (
     Target,
     describe_host_cpu,
     held_to,
+    level_of,
 )
 
 LEVELS: tuple[Isa, ...] = ("avx2", "avx2-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx")
@@ -61,6 +62,19 @@ def test_at_the_machines_level_and_under_an_emulator_none_is_held(
 ) -> None:
     monkeypatch.setattr(target, "host_cpu_flags", lambda: flags)
     assert held_to(free) == {}
+
+
+@pytest.mark.parametrize("flags", [SAPPHIRE_RAPIDS, HASWELL])
+def test_a_script_for_another_machine_holds_any_of_them_to_the_level(
+    monkeypatch: pytest.MonkeyPatch, flags: frozenset[str]
+) -> None:
+    monkeypatch.setattr(target, "host_cpu_flags", lambda: flags)
+    assert level_of(CpuTarget("avx2")) == {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    }
+    assert level_of(ArmTarget("v8.2")) == {"ATEN_CPU_CAPABILITY": "default"}
 
 
 def test_processors_of_one_name_are_told_apart_by_what_they_can_do(

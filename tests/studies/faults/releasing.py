@@ -13,7 +13,7 @@ from torch import nn
 
 from handoff.artifacts.errors import HandoffError, StepCrashed
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.artifacts.recipe.target import native_cpu_target
+from handoff.artifacts.recipe.target import compiling_for, native_cpu_target
 from handoff.artifacts.record import to_plain
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.compile import step as compile_step
@@ -110,7 +110,7 @@ def compile_prepared(
     in_code = isinstance(fault, CodeFault)
     job = CompileJob(program, target, folder / "package", {}, None if in_code else cache)
     with (
-        environment({"ATEN_CPU_CAPABILITY": target.capability}),
+        environment(compiling_for(target)),
         planted_in_code(fault) if isinstance(fault, CodeFault) else nullcontext(),
     ):
         return compile_step.run(job)

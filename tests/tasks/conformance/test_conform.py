@@ -10,7 +10,7 @@ import pytest
 
 from handoff.artifacts.conformance.table import Row
 from handoff.artifacts.errors import StepCrashed
-from handoff.artifacts.recipe.target import native_cpu_target
+from handoff.artifacts.recipe.target import compiling_for, native_cpu_target
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.conformance.messages import ConformJob, ConformResult, Pairs, PairsJob
 from handoff.tasks.conformance.running import Kept, Plan, Progress, _ask, _ask_all
@@ -30,7 +30,7 @@ def test_operators_that_torch_gets_wrong_are_told_beside_those_that_it_gets_righ
         "normal.number_mean:float32",
     )  # fmt: skip
     process = StepProcess(
-        ProcessPlan("conform", environment={"ATEN_CPU_CAPABILITY": TARGET.capability}),
+        ProcessPlan("conform", environment=compiling_for(TARGET)),
         tmp_path / "log",
     )
     try:
