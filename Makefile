@@ -23,6 +23,7 @@
 # make s3      the stores' tests against a real S3 server: Ceph's, from Debian's packages, as root
 # make stack-check  what can be checked of infra/containers without a container engine
 # make stack-ready  the tools for that, in .venv-stack
+# make ray-ready  Ray Serve, for its example's test (marked as long), in .venv-ray: 390 MB
 # make stack-run [STACK_RUN_FOLDER=...] [STACK_RUN_ANEW=1] [WRITE=FILE]  the containers themselves, from
 #              nothing, as root on Debian: images, compose, releases, profiles, drain, tear-down (an hour)
 # make docs    README.md and docs/ as a site in site/, each warning an error
@@ -57,6 +58,17 @@ STACK := .venv-stack
 
 DOCS := .venv-docs
 
+RAY := .venv-ray
+
+# An environment in the folder $(1) over the product's own, with what the lock $(2) has.
+define over_product
+$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(1)
+$(BIN)/python -c 'import pathlib, sysconfig as s; \
+  name = f"python{s.get_python_version()}"; \
+  pathlib.Path("$(1)/lib", name, "site-packages/product.pth").write_text(s.get_path("purelib"))'
+$(BIN)/uv pip install --quiet --python $(1)/bin/python --require-hashes --no-deps -r $(2)
+endef
+
 MUTATIONS ?= 100000
 
 # Two for each core, since a third of the time is waited, where there are some 3 GB of memory each.
@@ -68,7 +80,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-load
 # A release starts some ten processes, which would compile the same source each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: pictures demo test test-all bench bench-served bench-bfloat16 bench-int8 bench-seeds bench-transformers bench-road bench-night bench-night-curve bench-targets corpus corpus-release corpus-arm faults outages fuzz s3 stack-ready stack-check stack-run docs reference lint lock wheel ready arm-ready clean
+.PHONY: pictures demo test test-all bench bench-served bench-bfloat16 bench-int8 bench-seeds bench-transformers bench-road bench-night bench-night-curve bench-targets corpus corpus-release corpus-arm faults outages fuzz s3 ray-ready stack-ready stack-check stack-run docs reference lint lock wheel ready arm-ready clean
 
 demo: ready
 	$(BIN)/python -m examples.demo
@@ -144,6 +156,8 @@ fuzz: ready
 s3: ready
 	tests/s3/run.sh $(BIN)/python -q
 
+ray-ready: ready $(RAY)/.ready
+
 # What the servers' image holds, from its own lock, and the tools that judge the stack's files.
 stack-ready: ready $(STACK)/.ready
 
@@ -164,13 +178,12 @@ $(STACK)/.ready: infra/containers/images/server.lock infra/containers/tools.lock
 	  -r infra/containers/images/server.lock -r infra/containers/tools.lock
 	@touch $@
 
+$(RAY)/.ready: examples/serving/requirements-ray.lock
+	$(call over_product,$(RAY),$<)
+	@touch $@
+
 $(CORPUS)/.ready: tests/studies/corpus/requirements.lock
-	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(CORPUS)
-	$(BIN)/python -c 'import pathlib, sysconfig as s; \
-	  name = f"python{s.get_python_version()}"; \
-	  pathlib.Path("$(CORPUS)/lib", name, "site-packages/product.pth").write_text(s.get_path("purelib"))'
-	$(BIN)/uv pip install --quiet --python $(CORPUS)/bin/python --require-hashes --no-deps \
-	  -r tests/studies/corpus/requirements.lock
+	$(call over_product,$(CORPUS),tests/studies/corpus/requirements.lock)
 	@touch $@
 
 $(CORPUS)/.served: $(CORPUS)/.ready tests/studies/benchmarks/served/requirements.lock
@@ -192,12 +205,7 @@ reference: ready
 	$(BIN)/python -m handoff.infra.documenting.words docs/glossary.md
 
 $(DOCS)/.ready: docs/requirements.lock
-	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(DOCS)
-	$(BIN)/python -c 'import pathlib, sysconfig as s; \
-	  name = f"python{s.get_python_version()}"; \
-	  pathlib.Path("$(DOCS)/lib", name, "site-packages/product.pth").write_text(s.get_path("purelib"))'
-	$(BIN)/uv pip install --quiet --python $(DOCS)/bin/python --require-hashes --no-deps \
-	  -r docs/requirements.lock
+	$(call over_product,$(DOCS),docs/requirements.lock)
 	@touch $@
 
 lint: ready
@@ -246,6 +254,9 @@ lock:
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  --no-header --no-annotate --no-emit-index-url --upgrade docs/requirements.in \
 	  -o docs/requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	  --no-header --no-annotate --no-emit-index-url --constraint requirements.lock --upgrade \
+	  examples/serving/requirements-ray.in -o examples/serving/requirements-ray.lock
 	$(BIN)/uv pip compile --quiet --python-platform aarch64-manylinux_2_28 --python-version 3.11 \
 	  --only-binary :all: --generate-hashes --no-deps --no-header --no-annotate --no-emit-index-url \
 	  --upgrade tasks/compile/arm/requirements.in -o tasks/compile/arm/requirements.lock
@@ -260,4 +271,4 @@ wheel: ready
 	$(BIN)/python -m hatchling build --target wheel
 
 clean:
-	rm -rf .venv $(CORPUS) $(STACK) $(DOCS) site .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv $(CORPUS) $(STACK) $(DOCS) $(RAY) site .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from handoff.artifacts.record import later
+
 EVALUATION_FILE = "evaluation.safetensors"
 EVALUATION_BATCHES = 4096
 EVALUATION_BYTES = 1 << 30
@@ -128,7 +130,8 @@ class MeasuredMetric:
     agreed, None where nothing was. `enough` is how many such samples would tell, where these don't:
     0 where no number would, or none is asked for. `data` is the digest of the samples. `output` is
     the name of the output at `place`; where the package rounds on purpose, and a drop was agreed
-    on, the metric `decides` about that output, and no tolerance does.
+    on, the metric `decides` about that output, and no tolerance does. `changed` counts the samples
+    whose value isn't eager's; None where a sample has none of its own (AUC), and in older records.
     """
 
     name: str
@@ -146,6 +149,7 @@ class MeasuredMetric:
     enough: int = 0
     place: int = 0
     decides: bool = False
+    changed: int | None = later(None)
 
     @property
     def standing(self) -> Standing:
@@ -155,6 +159,11 @@ class MeasuredMetric:
         if self.high <= self.max_drop:
             return "kept"
         return "broken" if self.low > self.max_drop else "not known"
+
+    @property
+    def has_too_few_samples(self) -> bool:
+        """Tell whether a package that changes nothing would be refused, too, for want of them."""
+        return self.standing == "not known" and self.changed == 0
 
     @property
     def shown_name(self) -> str:
@@ -215,9 +224,10 @@ class MeasuredMetric:
         if self.standing == "broken":
             return f"{self.figures}, which is more than the recipe allows: {agreed}"
         if self.enough:
+            unchanged = ", though none changed" if self.has_too_few_samples else ""
             return (
-                f"{self.figures}, which is not enough samples to tell: {agreed}, and some "
-                f"{self.enough} samples like these would show it. Deliver more of them"
+                f"{self.figures}, which is not enough samples to tell{unchanged}: {agreed}, and "
+                f"some {self.enough} samples like these would show it. Deliver more of them"
             )
         return (
             f"{self.figures}, which is not enough samples to tell, and more of them would not "

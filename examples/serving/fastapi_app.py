@@ -18,13 +18,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import prometheus_client as prometheus
-import torch
 from fastapi import FastAPI, HTTPException, Response
 from prometheus_client import multiprocess
-from pydantic import BaseModel
 
 import handoff
 from examples.serving.batching import Answer, Batcher
+from examples.serving.exchange import Request, health_of, tensors_of, told
 
 REQUESTS = prometheus.Counter("model_requests", "Requests, by outcome.", ["version", "outcome"])
 SECONDS = prometheus.Histogram("model_request_seconds", "From the request to its answer, seconds.")
@@ -37,12 +36,6 @@ SERVED = prometheus.Gauge("model_version", "What is served.", multiprocess_mode=
 CURRENT = prometheus.Gauge(
     "model_is_current", "1 if that is what the alias points to.", multiprocess_mode="liveall"
 )
-
-
-class Request(BaseModel):
-    """A call: nested lists of numbers, by the inputs' names."""
-
-    inputs: dict[str, Any]
 
 
 def show(serves: handoff.Serving) -> None:
@@ -82,50 +75,22 @@ async def predict(request: Request) -> dict[str, Any]:
         REQUESTS.labels(version, outcome).inc()
     SECONDS.observe(time.perf_counter() - began)
     ROWS.observe(answer.rows)
-    named = zip(app.state.followed.signature.outputs, answer.outputs, strict=True)
-    return {
-        "version": answer.version,
-        "outputs": {spec.name: output.tolist() for spec, output in named},
-    }
-
-
-def _tensor(values: Any, dtype: torch.dtype) -> torch.Tensor:  # noqa: ANN401 - JSON
-    """Return nested lists as a tensor; raise `ValueError` for a fraction in the place of an id.
-
-    torch itself cuts 1.5 to 1, which is another one.
-    """
-    given = None if dtype.is_floating_point else torch.tensor(values)
-    if given is not None and given.is_floating_point() and given.numel():
-        raise ValueError(f"{str(dtype).removeprefix('torch.')} is wanted, and a fraction was given")
-    return torch.tensor(values, dtype=dtype)
+    return told(answer, app.state.followed)
 
 
 async def _answer(request: Request) -> Answer:
-    specs = app.state.followed.signature.inputs
-    if set(request.inputs) != (names := {spec.name for spec in specs}):
-        raise HTTPException(
-            422, f"expected the inputs {sorted(names)}, got {sorted(request.inputs)}"
-        )
     try:
-        inputs = [_tensor(request.inputs[spec.name], getattr(torch, spec.dtype)) for spec in specs]
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise HTTPException(422, f"expected nested lists of numbers, got {error}") from error
-    try:
+        inputs = tensors_of(request, app.state.followed)
         answer: Answer = await asyncio.wrap_future(app.state.batcher.ask(inputs))
-    except handoff.InputsRefused as error:
+    except (ValueError, handoff.InputsRefused) as error:
         raise HTTPException(422, str(error)) from error
     return answer
 
 
 @app.get("/health")
 def health() -> dict[str, Any]:
-    """Tell what this process serves; one that serves an older version on is well, and says why."""
-    serves = app.state.followed.serves
-    return {
-        "model": serves.model, "version": serves.version, "wanted": serves.wanted,
-        "current": serves.is_current, "error": serves.error, "since": serves.since.isoformat(),
-        "process": os.getpid(),
-    }  # fmt: skip
+    """Tell what this process serves."""
+    return health_of(app.state.followed)
 
 
 @app.get("/metrics")

@@ -162,14 +162,24 @@ def try_variants(work: Work, plain: Variant) -> tuple[tuple[Variant, ...], tuple
             tried.append(variant.told)
             if variant.verified.accepted:
                 found.append(variant)
-            elif (milder := Search.milder(name)) and milder not in waiting:
-                # Where int8 as a whole is too inexact, it may do with less of it.
+            elif (milder := milder_than(variant.told)) and milder not in waiting:
                 waiting.insert(0, milder)
         except (StepCrashed, BlessingRefused) as error:
             tried.append(
                 Candidate(name, accepted=False, reasons=(why_left_out(error, wanted, deadline),))
             )
     return tuple(found), tuple(tried)
+
+
+def milder_than(refused: Candidate) -> str:
+    """Return what is tried after a refused candidate; '' for nothing.
+
+    Where int8 as a whole is too inexact, it may do with less of it. It doesn't where the metric's
+    samples are so few that one which changes nothing is refused.
+    """
+    if refused.metric is not None and refused.metric.has_too_few_samples:
+        return ""
+    return Search.milder(refused.name)
 
 
 def why_left_out(error: HandoffError, wanted: Search, deadline: float) -> str:

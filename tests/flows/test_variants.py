@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from handoff.artifacts.delivery.metric import MeasuredMetric
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import HandoffError, StepCrashed
 from handoff.artifacts.recipe.search import Search
@@ -121,6 +122,31 @@ def test_what_was_compiled_just_now_and_is_wrong_is_refused(
     steps = Steps()
     assert not check(monkeypatch, steps, "plain", "").verified.accepted
     assert steps.labels == []
+
+
+def measured(changed: int | None, low: float, high: float) -> MeasuredMetric:
+    return MeasuredMetric(
+        "top-1", "logits", 200, 0.9, 0.9 - low, low, low, high, is_error=False, confidence=0.95,
+        data="sha256:0", max_drop=0.005, enough=640, changed=changed,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("metric", "then"),
+    [
+        (None, "int8-keep-10"),
+        (measured(20, 0.01, 0.1), "int8-keep-10"),
+        (measured(None, 0.0, 0.015), "int8-keep-10"),
+        (measured(2, 0.0, 0.03), "int8-keep-10"),
+        (measured(0, 0.0, 0.015), ""),
+    ],
+    ids=["a tolerance", "broken", "an area", "few that change", "few of which none changes"],
+)
+def test_less_int8_is_tried_unless_the_samples_are_too_few_for_any(
+    metric: MeasuredMetric | None, then: str
+) -> None:
+    refused = Candidate("int8", accepted=False, metric=metric)
+    assert variants.milder_than(refused) == then
 
 
 def test_a_candidate_that_the_searchs_time_ended_is_no_crash_and_one_that_crashed_is() -> None:

@@ -43,6 +43,7 @@ _POST = {
 }  # fmt: skip
 _HARDTANH = (_ATEN.hardtanh, _ATEN.hardtanh_)
 _CONVOLUTION, _LINEAR, _MEASURED, _ADDING = INT8_LAYERS
+_MAX_POOL = _ATEN.max_pool2d.default
 _RELU = (_ATEN.relu.default, _ATEN.relu_.default)
 # The last arguments of each.
 _ONTO, _ACTIVATION = -2, -1
@@ -108,6 +109,10 @@ class Rewriter:
                 graph.erase_node(node)
         if self._adds:
             self._add_inside()
+        for pool, rounded in list(self._rounded.items()):
+            layer = self._pooled(pool)
+            if layer and rounded.onto:
+                self._pool_steps(pool, layer, rounded)
         for given, rounded in list(self._rounded.items()):
             if given.target in INT8_LAYERS and rounded.onto:
                 self._leave_steps(given, rounded)
@@ -164,25 +169,62 @@ class Rewriter:
                 return layer, past
         return None
 
+    def _pooled(self, node: torch.fx.Node) -> torch.fx.Node | None:
+        """Return the layer whose result goes through the max-pool `node` alone; None for none."""
+        layer = source_of(node.args[0]) if node.target is _MAX_POOL else None
+        if not isinstance(layer, torch.fx.Node) or layer.target is not _CONVOLUTION:
+            return None
+        between = [layer, *(user for user in layer.users if user is not node)]
+        is_free = all(len(one.users) == 1 for one in between) and not layer.args[_ONTO]
+        return layer if is_free else None
+
+    def _pool_steps(self, pool: torch.fx.Node, layer: torch.fx.Node, rounded: _Rounded) -> None:
+        """Let a layer give the grid's steps to a max-pool, which so reads a quarter of the bytes.
+
+        The largest of rounded numbers is the largest number, rounded.
+        """
+        graph = self._program.graph
+        _set(layer, _ONTO, rounded.onto)
+        layer.meta["val"] = layer.meta["val"].to(torch.uint8)
+        with graph.inserting_before(pool):
+            # As numbers: of uint8, torch's own pool counts places in uint8, too.
+            wide = add_call(graph, _ATEN.to.dtype, (layer, torch.float32))
+        others = [user for user in pool.users if user not in rounded.made_by]
+        laid_out = pool.args[0]
+        assert isinstance(laid_out, torch.fx.Node)
+        pool.replace_input_with(laid_out, wide)
+        if laid_out is not layer:
+            graph.erase_node(laid_out)
+        with graph.inserting_before(pool.next):
+            steps = add_call(graph, _ATEN.to.dtype, (pool, torch.uint8))
+        made = self._rounded[pool] = self._made_by(steps, rounded)
+        if others:
+            self._give_numbers(pool, others, made)
+
     def _leave_steps(self, given: torch.fx.Node, rounded: _Rounded) -> None:
         """Let a layer give uint8; what takes it as float32 gets the numbers of its grid."""
         _set(given, _ONTO, rounded.onto)
         made = self._made_by(given, rounded)
         others = [user for user in given.users if user.target not in INT8_LAYERS]
         given.meta["val"] = given.meta["val"].to(torch.uint8)
-        if not others:
-            return
-        result = self._widened(made)
+        if others:
+            self._give_numbers(given, others, made)
+
+    def _give_numbers(
+        self, given: torch.fx.Node, others: list[torch.fx.Node], rounded: _Rounded
+    ) -> None:
+        """Let those that took `given` as float32 take the numbers of its grid."""
+        result = self._widened(rounded)
         for user in others:
             user.replace_input_with(given, result)
         self._program.graph_signature.replace_all_uses(given.name, result.name)
 
-    def _made_by(self, layer: torch.fx.Node, rounded: _Rounded) -> _Rounded:
-        """Let the layer's own result be the steps, in the place of the calls that made them."""
-        rounded.steps.replace_all_uses_with(layer)
+    def _made_by(self, made: torch.fx.Node, rounded: _Rounded) -> _Rounded:
+        """Let a call's own result be the steps, in the place of the calls that made them."""
+        rounded.steps.replace_all_uses_with(made)
         for gone in reversed(rounded.made_by):
             self._program.graph.erase_node(gone)
-        return replace(rounded, steps=layer, made_by=())
+        return replace(rounded, steps=made, made_by=())
 
     def _widened(self, rounded: _Rounded) -> torch.fx.Node:
         """Add the calls that give steps' numbers as float32, behind them."""

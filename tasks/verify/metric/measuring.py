@@ -214,12 +214,12 @@ def measure_metric(
     """
     confidence = (rule or _UNAGREED).confidence
     if metric.family == "auc":
-        drop, samples = _areas(pairs, confidence)
+        drop, samples, changed = _areas(pairs, confidence)
     else:
-        drop, samples = _means(metric, pairs, confidence)
+        drop, samples, changed = _means(metric, pairs, confidence)
     measured = MeasuredMetric(
         metric.name, output, samples, drop.eager, drop.package, drop.value, drop.low, drop.high,
-        metric.kind.is_error, confidence, data, rule.max_drop if rule else None,
+        metric.kind.is_error, confidence, data, rule.max_drop if rule else None, changed=changed,
     )  # fmt: skip
     if measured.standing != "not known" or rule is None:
         return measured
@@ -240,13 +240,17 @@ def value_of(metric: Metric, outputs: Iterable[tuple[Tensor, Tensor | None]]) ->
     return (math.sqrt(mean) if metric.family == "rmse" else mean), values.numel()
 
 
-def _means(metric: Metric, pairs: Iterable[Pair], confidence: float) -> tuple[Drop, int]:
+# With how many samples there are, and how many have another value: None where none has its own.
+_Measured = tuple[Drop, int, int | None]
+
+
+def _means(metric: Metric, pairs: Iterable[Pair], confidence: float) -> _Measured:
     eager, package = _paired(metric, pairs)
     if metric.kind.is_error:
         drop = drop_of_errors(eager, package, confidence, root=metric.family == "rmse")
     else:
         drop = drop_of_shares(eager, package.nan_to_num(0.0), confidence)
-    return drop, eager.numel()
+    return drop, eager.numel(), int((eager != package).sum())
 
 
 def _paired(metric: Metric, pairs: Iterable[Pair]) -> tuple[Tensor, Tensor]:
@@ -261,9 +265,9 @@ def _paired(metric: Metric, pairs: Iterable[Pair]) -> tuple[Tensor, Tensor]:
     return torch.cat(eager), torch.cat(package)
 
 
-def _areas(pairs: Iterable[Pair], confidence: float) -> tuple[Drop, int]:
+def _areas(pairs: Iterable[Pair], confidence: float) -> _Measured:
     eager, package, truth = _ranked(pairs)
-    return drop_of_auc(eager, package, truth, confidence), truth.numel()
+    return drop_of_auc(eager, package, truth, confidence), truth.numel(), None
 
 
 def _ranked(pairs: Iterable[Pair]) -> tuple[Tensor, Tensor, Tensor]:

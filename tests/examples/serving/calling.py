@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 import urllib.error
@@ -11,13 +12,37 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.tasks.follow.versions import Shelf
+from tests.tasks.registry.registering import SomeRegistry
 
 LIMIT_S = 300.0
+
+
+def following(registry: SomeRegistry, folder: Path) -> dict[str, str]:
+    """Return the variables of a server that follows production of the registry's model."""
+    return os.environ | {
+        "HANDOFF_HOME": str(folder / "home"),
+        "HANDOFF_STORE": registry.stores.objects,
+        "HANDOFF_TRUSTED_KEYS": registry.stores.trusted[0],
+        "FOLLOW": "toy@production",
+        "FOLLOW_EVERY_S": "0.5",
+    }
+
+
+def counted(metrics: str, name: str, *labels: str) -> Counter[tuple[str, ...]]:
+    """Return the values of a metric in Prometheus' form, by its labels."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    for family in text_string_to_metric_families(metrics):
+        for sample in family.samples:
+            if sample.name == name:
+                counts[tuple(sample.labels[label] for label in labels)] += int(sample.value)
+    return counts
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from tests.examples.serving.calling import Server, calling
+from tests.examples.serving.calling import Server, calling, counted, following
 from tests.prefect_server import free_port
 from tests.tasks.built_release import ITEMS, BuiltRelease
 from tests.tasks.follow.versions import shelf_of
@@ -30,13 +27,8 @@ def server(tmp_path: Path, built_release: BuiltRelease) -> Iterator[Server]:
     shelf = shelf_of(registry, built_release)
     shelf.release(1.0)
     (tmp_path / "metrics").mkdir()
-    environment = os.environ | {
-        "HANDOFF_HOME": str(tmp_path / "home"),
-        "HANDOFF_STORE": registry.stores.objects,
-        "HANDOFF_TRUSTED_KEYS": registry.stores.trusted[0],
-        "FOLLOW": "toy@production",
-        "FOLLOW_EVERY_S": "0.5",
-        "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics"),
+    environment = following(registry, tmp_path) | {
+        "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics")
     }
     port = free_port()
     command = [
@@ -53,16 +45,6 @@ def server(tmp_path: Path, built_release: BuiltRelease) -> Iterator[Server]:
         print((tmp_path / "log").read_text()[-4000:])
 
 
-def counted(server: Server, name: str, *labels: str) -> Counter[tuple[str, ...]]:
-    """Return the values of a metric, by its labels."""
-    counts: Counter[tuple[str, ...]] = Counter()
-    for family in text_string_to_metric_families(server.get("metrics")):
-        for sample in family.samples:
-            if sample.name == name:
-                counts[tuple(sample.labels[label] for label in labels)] += int(sample.value)
-    return counts
-
-
 @pytest.mark.long
 def test_two_processes_go_along_with_a_promotion_while_they_are_called_and_tell_what_they_serve(
     server: Server,
@@ -77,15 +59,15 @@ def test_two_processes_go_along_with_a_promotion_while_they_are_called_and_tell_
     assert calls.failed == []
     assert set(calls.answered) == {(1, 1.0), (2, 2.0)}
 
-    made = counted(server, "model_requests_total", "version", "outcome")
+    made = counted(server.get("metrics"), "model_requests_total", "version", "outcome")
     assert made == {
         (str(version), "answered"): count for (version, _), count in calls.answered.items()
     }
-    assert set(counted(server, "model_version", "pid").values()) == {2}
-    assert len(counted(server, "model_version", "pid")) == PROCESSES
-    assert set(counted(server, "model_is_current", "pid").values()) == {0}
+    assert set(counted(server.get("metrics"), "model_version", "pid").values()) == {2}
+    assert len(counted(server.get("metrics"), "model_version", "pid")) == PROCESSES
+    assert set(counted(server.get("metrics"), "model_is_current", "pid").values()) == {0}
     # Calls that came together were answered together: more rows than a request has.
-    rows = counted(server, "model_call_rows_sum")[()]
+    rows = counted(server.get("metrics"), "model_call_rows_sum")[()]
     assert rows > sum(6 - number for number in range(4)) / 4 * calls.answered.total()
 
 
@@ -101,5 +83,5 @@ def test_a_wrong_request_is_told_why_and_the_next_one_is_answered(server: Server
     fractions = [[one + 0.5 for one in row] for row in ids]
     assert server.predict(ids=fractions, features=features)[0] == 422
     assert server.predict(ids=ids, features=features)[0] == 200
-    made = counted(server, "model_requests_total", "outcome")
+    made = counted(server.get("metrics"), "model_requests_total", "outcome")
     assert made == {("refused",): 4, ("answered",): 1}

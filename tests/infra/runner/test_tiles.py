@@ -25,17 +25,17 @@ pytestmark = [
 ]
 
 
-class Products(nn.Module):
-    """Products in bfloat16 alone, which Inductor's search writes for AMX, and no oneDNN beside."""
+class Product(nn.Module):
+    """A product in bfloat16 alone, which Inductor's search writes for AMX, and no oneDNN beside."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.first, self.second = nn.Linear(1024, 256), nn.Linear(256, 256)
+        self.linear = nn.Linear(1024, 256)
         self.bfloat16()
 
     def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.second(torch.relu(self.first(x.bfloat16())))
+        made: Tensor = torch.relu(self.linear(x.bfloat16()))
         return made.float()
 
 
@@ -47,7 +47,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> BuiltRelease:
         options={"freezing": True, "max_autotune": True},
     )  # fmt: skip
     folder = tmp_path_factory.mktemp("tiles")
-    made = release_of(folder, Products(), {"x": torch.randn(512, 1024)}, Dimension(1, 1024), recipe)
+    made = release_of(folder, Product(), {"x": torch.randn(512, 1024)}, Dimension(1, 1024), recipe)
     assert "amx_tile" in find_instruction_sets(made.package / "model.so")
     return made
 

@@ -34,8 +34,9 @@ from handoff.artifacts.recipe.target import (
     named_target,
     native_cpu_target,
 )
+from handoff.artifacts.release.evidence import Candidate
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, TargetRecord
-from handoff.flows.target.variants import PLAIN
+from handoff.flows.target.variants import PLAIN, milder_than
 from handoff.tasks.compile.messages import CompileResult
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.optimize.messages import OptimizeResult
@@ -135,9 +136,9 @@ def _build(
     waiting = [PLAIN, *processes.jobs.recipe.search.candidates]
     while waiting:
         told.append(_attempt(work, waiting.pop(0)))
-        milder = told[-1]["name"] != PLAIN and Search.milder(told[-1]["name"])
         # As a release's search does it.
-        if told[-1]["verified"] and not told[-1]["accepted"] and milder and milder not in waiting:
+        milder = told[-1].pop("milder", "")
+        if milder and milder not in waiting:
             waiting.insert(0, milder)
     return told
 
@@ -189,13 +190,16 @@ def _attempt(work: _Work, name: str) -> dict[str, Any]:
     except HandoffError as error:
         return told | {"reasons": [str(error)]}
     release = work.releases / name
+    milder = ""
     if verified.accepted:
         _write_release(work, compiled, job.folder, release)
+    elif name != PLAIN:
+        milder = milder_than(Candidate(name, accepted=False, metric=verified.metric))
     return {
         "name": name, "verified": True, "accepted": verified.accepted,
         "reasons": list(verified.reasons),
         "release": str(release), "packages": str(job.folder), "reference": str(reference.file),
-        "compile_s": compiled.compile_s, "seconds": time.monotonic() - began,
+        "compile_s": compiled.compile_s, "seconds": time.monotonic() - began, "milder": milder,
     }  # fmt: skip
 
 

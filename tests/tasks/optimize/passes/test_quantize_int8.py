@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from handoff.artifacts.errors import UsageProblem
 from handoff.tasks.optimize.passes.base import Calibration, apply_pass
 from handoff.tasks.optimize.passes.channels_last import ChannelsLast
-from handoff.tasks.optimize.passes.quantize_int8 import QuantizeInt8
+from handoff.tasks.optimize.passes.quantize_int8 import QuantizeInt8, Rewriter
 from tests.tasks.optimize.passes.exporting import count, export
 
 _ATEN, _OWN = torch.ops.aten, torch.ops.handoff
@@ -59,6 +59,63 @@ def relative_error(module: nn.Module, program: ExportedProgram, x: Tensor) -> fl
     with torch.no_grad():
         got, want = program.module()(x.clone()), module(x.clone())
     return float((got - want).norm() / want.norm())
+
+
+class Pooled(nn.Module):
+    """A convolution whose largest results a next one takes; with `past`, a sum takes them, too."""
+
+    def __init__(self, *, past: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.next = nn.Conv2d(3, 16, 3, 1, 1), nn.Conv2d(16, 16, 3, 1, 1)
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        self.past = past
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(nn.functional.silu(self.stem(x)))
+        out: Tensor = self.next(x)
+        return (out + x if self.past else out).mean((2, 3))
+
+
+@pytest.mark.parametrize("laid_out", [False, True], ids=["as it is", "channels last"])
+@pytest.mark.parametrize("past", [False, True], ids=["one takes it", "a sum takes it, too"])
+def test_a_max_pool_between_such_layers_is_given_int8_and_gives_the_same_bits(
+    past: bool, laid_out: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made() -> ExportedProgram:
+        program = export(Pooled(past=past).eval(), images())
+        if laid_out:
+            assert apply_pass(ChannelsLast({}), program)
+        chosen = QuantizeInt8({"activations": "static", "keep": "0"})
+        chosen.calibrate(Calibration([(images(),)], WHOSE))
+        assert apply_pass(chosen, program)
+        return program
+
+    program = made()
+    stem, _ = (n for n in program.graph.nodes if n.target is CONVOLUTION)
+    assert stem.meta["val"].dtype is torch.uint8
+    monkeypatch.setattr(Rewriter, "_pooled", lambda *_: None)
+    before = made()
+    stem, _ = (n for n in before.graph.nodes if n.target is CONVOLUTION)
+    assert stem.meta["val"].dtype is torch.float32
+    for size in (6, 3):
+        got, want = (one.module()(images(size)).detach() for one in (program, before))
+        if past:
+            # The sum takes the grid's numbers, as of every tensor that such layers take.
+            assert 0.0 < float((got - want).norm() / want.norm()) < 0.01
+        else:
+            assert torch.equal(got, want)
+
+
+def test_a_pool_whose_source_others_take_too_stays_as_it_is() -> None:
+    class Forked(Pooled):
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.stem(x)
+            return self.next(self.pool(x)).mean((2, 3)) + x.mean((2, 3))  # type: ignore[no-any-return]
+
+    program, _ = quantized(Forked(past=False).eval(), images())
+    stem, _ = (n for n in program.graph.nodes if n.target is CONVOLUTION)
+    assert stem.meta["val"].dtype is torch.float32
 
 
 def test_every_layer_computes_in_int8_and_the_outputs_move_by_some_percent_at_most() -> None:
@@ -117,8 +174,8 @@ def test_sums_and_ways_past_stay_int8_and_outputs_are_float32() -> None:
     program, chosen = quantized(module, images(), "static-sums")
     assert chosen.notes[0] == "7 of 7 layers compute in int8"
     assert (count(program, CONVOLUTION), count(program, ADDING)) == (5, 2)
-    # Of the image, and of what was pooled.
-    assert count(program, _ATEN.round.default) == 2
+    # Of the image: what is pooled is given as int8.
+    assert count(program, _ATEN.round.default) == 1
     # The sum that is an output as well.
     assert count(program, _ATEN.sub.Tensor) == 1
     with torch.no_grad():
@@ -136,7 +193,7 @@ def test_how_images_lie_in_memory_between_layers_changes_nothing_of_it() -> None
     chosen.calibrate(Calibration([(images(),)], WHOSE))
     assert apply_pass(chosen, program)
     assert (count(program, CONVOLUTION), count(program, ADDING)) == (5, 2)
-    assert count(program, _ATEN.round.default) == 2, "each tensor is brought onto its grid once"
+    assert count(program, _ATEN.round.default) == 1, "each tensor is brought onto its grid once"
     with torch.no_grad():
         for got, want in zip(program.module()(images()), module(images()), strict=True):
             assert float((got - want).norm() / want.norm()) < 0.05

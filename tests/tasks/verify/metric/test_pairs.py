@@ -124,6 +124,17 @@ def test_too_few_samples_say_how_many_would_do_and_so_many_do() -> None:
     assert _top_1(few.enough * 3 // 4, few.enough * 3 // 4, 0.005).standing == "not known"
 
 
+def test_samples_of_which_none_changed_and_that_are_too_few_are_said_to_be_so() -> None:
+    few, moved = _top_1(200, 200, 0.005), _top_1(199, 200, 0.005)
+    assert (few.changed, moved.changed) == (0, 1)
+    assert few.has_too_few_samples
+    assert "not enough samples to tell, though none changed" in few.told
+    assert moved.standing == "not known"
+    # One that loses less of it may keep what was agreed.
+    assert not moved.has_too_few_samples
+    assert not _top_1(1000, 1000, 0.005).has_too_few_samples
+
+
 def test_where_the_drop_is_what_is_agreed_no_number_is_promised() -> None:
     lost = _top_1(297, 300, 0.005)
     assert lost.standing == "not known"
