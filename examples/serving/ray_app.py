@@ -9,7 +9,8 @@ requests that come together, and gives what is counted to Prometheus with its ow
 cluster of several machines, the variables go to each by Ray's `runtime_env`.
 """
 
-from __future__ import annotations
+# Annotations are values here: Ray carries the functions to its processes by their code, and what an
+# annotation names only as text isn't there.
 
 import asyncio
 import os
