@@ -64,9 +64,10 @@ def server(tmp_path: Path, built_release: BuiltRelease) -> Iterator[RayServer]:
         f"--port={ports['gcs']}", f"--metrics-export-port={ports['metrics']}",
         "--num-cpus=4", "--object-store-memory=100000000", "--include-dashboard=false",
     ]  # fmt: skip
+    serve: list[str | Path] = [RAY / "serve", "run", tmp_path / "serve.yaml"]
     started = []
     with (tmp_path / "log").open("wb") as log:
-        for command in (head, [RAY / "serve", "run", tmp_path / "serve.yaml"]):
+        for command in (head, serve):
             started.append(
                 subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
             )

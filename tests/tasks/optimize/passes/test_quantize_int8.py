@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from handoff.artifacts.errors import UsageProblem
 from handoff.tasks.optimize.passes.base import Calibration, apply_pass
 from handoff.tasks.optimize.passes.channels_last import ChannelsLast
-from handoff.tasks.optimize.passes.quantize_int8 import QuantizeInt8, Rewriter
+from handoff.tasks.optimize.passes.quantize_int8 import QuantizeInt8
 from tests.tasks.optimize.passes.exporting import count, export
 
 _ATEN, _OWN = torch.ops.aten, torch.ops.handoff
@@ -94,7 +94,7 @@ def test_a_max_pool_between_such_layers_is_given_int8_and_gives_the_same_bits(
     program = made()
     stem, _ = (n for n in program.graph.nodes if n.target is CONVOLUTION)
     assert stem.meta["val"].dtype is torch.uint8
-    monkeypatch.setattr(Rewriter, "_pooled", lambda *_: None)
+    monkeypatch.setattr("handoff.tasks.optimize.int8.rewriting.Rewriter._pooled", lambda *_: None)
     before = made()
     stem, _ = (n for n in before.graph.nodes if n.target is CONVOLUTION)
     assert stem.meta["val"].dtype is torch.float32
