@@ -18,6 +18,8 @@ os.environ.update({held!r})
 import torch
 from torch import device, inf, nan
 
+# Linux wants to be asked for AMX's tiles, where there are any.
+torch.cpu._init_amx()
 {inputs}
 
 

@@ -56,6 +56,9 @@ from pathlib import Path
 import torch
 from torch import device
 
+# Linux wants to be asked for AMX's tiles, where there are any.
+torch.cpu._init_amx()
+
 # Operator libraries that were loaded when the fault was seen.
 for library in {extensions!r}:
     importlib.import_module(library)
