@@ -81,8 +81,11 @@ async def predict(request: Request) -> dict[str, Any]:
 async def _answer(request: Request) -> Answer:
     try:
         inputs = tensors_of(request, app.state.followed)
+    except ValueError as error:
+        raise HTTPException(422, str(error)) from error
+    try:
         answer: Answer = await asyncio.wrap_future(app.state.batcher.ask(inputs))
-    except (ValueError, handoff.InputsRefused) as error:
+    except handoff.InputsRefused as error:
         raise HTTPException(422, str(error)) from error
     return answer
 

@@ -184,8 +184,7 @@ class Rewriter:
         The largest of rounded numbers is the largest number, rounded.
         """
         graph = self._program.graph
-        _set(layer, _ONTO, rounded.onto)
-        layer.meta["val"] = layer.meta["val"].to(torch.uint8)
+        _let_give_steps(layer, rounded)
         with graph.inserting_before(pool):
             # As numbers: of uint8, torch's own pool counts places in uint8, too.
             wide = add_call(graph, _ATEN.to.dtype, (layer, torch.float32))
@@ -203,10 +202,9 @@ class Rewriter:
 
     def _leave_steps(self, given: torch.fx.Node, rounded: _Rounded) -> None:
         """Let a layer give uint8; what takes it as float32 gets the numbers of its grid."""
-        _set(given, _ONTO, rounded.onto)
+        _let_give_steps(given, rounded)
         made = self._made_by(given, rounded)
         others = [user for user in given.users if user.target not in INT8_LAYERS]
-        given.meta["val"] = given.meta["val"].to(torch.uint8)
         if others:
             self._give_numbers(given, others, made)
 
@@ -286,6 +284,12 @@ def _relu_behind(node: torch.fx.Node) -> torch.fx.Node:
 
 def _set(node: torch.fx.Node, place: int, value: Any) -> None:  # noqa: ANN401 - an argument
     node.update_arg(len(node.args) + place, value)
+
+
+def _let_give_steps(layer: torch.fx.Node, rounded: _Rounded) -> None:
+    """Let an int8 layer's result be uint8 on a grid of numbers."""
+    _set(layer, _ONTO, rounded.onto)
+    layer.meta["val"] = layer.meta["val"].to(torch.uint8)
 
 
 def _first_behind(given: torch.fx.Node) -> torch.fx.Node:

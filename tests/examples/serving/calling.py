@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.tasks.follow.versions import Shelf
 from tests.tasks.registry.registering import SomeRegistry
 
+ROOT = Path(__file__).parents[3]
 LIMIT_S = 300.0
 
 
@@ -43,6 +45,26 @@ def counted(metrics: str, name: str, *labels: str) -> Counter[tuple[str, ...]]:
             if sample.name == name:
                 counts[tuple(sample.labels[label] for label in labels)] += int(sample.value)
     return counts
+
+
+@contextmanager
+def started(
+    folder: Path, environment: Mapping[str, str], *commands: Sequence[str | Path]
+) -> Iterator[None]:
+    """Let the commands run in the checkout for the body; then end them, and print their log."""
+    processes = []
+    with (folder / "log").open("wb") as log:
+        for command in commands:
+            processes.append(
+                subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+            )
+    try:
+        yield
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+            process.wait(60)
+        print((folder / "log").read_text()[-4000:])
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.examples.serving.calling import Server, calling, counted, following
+from tests.examples.serving.calling import Server, calling, counted, following, started
 from tests.prefect_server import free_port
 from tests.tasks.built_release import ITEMS, BuiltRelease
 from tests.tasks.follow.versions import shelf_of
 from tests.tasks.registry.registering import some_registry
 
 pytestmark = [pytest.mark.compile, pytest.mark.server]
-ROOT = Path(__file__).parents[3]
 PROCESSES = 2
 
 
@@ -35,14 +33,8 @@ def server(tmp_path: Path, built_release: BuiltRelease) -> Iterator[Server]:
         sys.executable, "-m", "uvicorn", "examples.serving.fastapi_app:app", "--port", str(port),
         "--workers", str(PROCESSES), "--timeout-worker-healthcheck", "120",
     ]  # fmt: skip
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
-    try:
+    with started(tmp_path, environment, command):
         yield Server(f"http://127.0.0.1:{port}", shelf)
-    finally:
-        process.terminate()
-        process.wait(60)
-        print((tmp_path / "log").read_text()[-4000:])
 
 
 @pytest.mark.long

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 import urllib.request
 from collections import Counter
@@ -12,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.serving.calling import Server, calling, counted, following
+from tests.examples.serving.calling import ROOT, Server, calling, counted, following, started
 from tests.prefect_server import free_port
 from tests.tasks.built_release import ITEMS, BuiltRelease
 from tests.tasks.follow.versions import shelf_of
 from tests.tasks.registry.registering import some_registry
 
-ROOT = Path(__file__).parents[3]
 RAY = ROOT / ".venv-ray" / "bin"
 PROCESSES = 2
 pytestmark = [
@@ -65,20 +63,9 @@ def server(tmp_path: Path, built_release: BuiltRelease) -> Iterator[RayServer]:
         "--num-cpus=4", "--object-store-memory=100000000", "--include-dashboard=false",
     ]  # fmt: skip
     serve: list[str | Path] = [RAY / "serve", "run", tmp_path / "serve.yaml"]
-    started = []
-    with (tmp_path / "log").open("wb") as log:
-        for command in (head, serve):
-            started.append(
-                subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
-            )
-    try:
-        address = f"http://127.0.0.1:{ports['http']}"
+    address = f"http://127.0.0.1:{ports['http']}"
+    with started(tmp_path, environment, head, serve):
         yield RayServer(address, shelf, f"http://127.0.0.1:{ports['metrics']}/metrics")
-    finally:
-        for process in reversed(started):
-            process.terminate()
-            process.wait(60)
-        print((tmp_path / "log").read_text()[-4000:])
 
 
 def test_two_processes_go_along_with_a_promotion_and_tell_what_they_serve(
