@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -27,6 +28,11 @@ from handoff.infra.terminal.echoing import echo
     help="A target whose hardware has a work pool of its own, handoff-TARGET. May be repeated.",
 )  # fmt: skip
 @click.option(
+    "--pods", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
+    help="Kubernetes PodTemplates: each run of their pools gets a pod. From 'kubectl get "
+    "podtemplates -o json'.",
+)  # fmt: skip
+@click.option(
     "--notify", default="", metavar="TYPE/NAME",
     help="A notification block of Prefect's, such as slack-webhook/team, to report failed "
     "nights through.",
@@ -40,7 +46,7 @@ from handoff.infra.terminal.echoing import echo
 @json_option
 @debug_option
 def deploy(
-    cron: str | None, time_zone: str | None, targets: tuple[str, ...], *,
+    cron: str | None, time_zone: str | None, targets: tuple[str, ...], pods: Path | None, *,
     notify: str, resets: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Make the Prefect server hold Handoff's pools, deployments and automations.
@@ -51,11 +57,12 @@ def deploy(
     \b
     handoff deploy --time-zone Europe/Berlin
     handoff deploy --target cuda-sm90
+    handoff deploy --pods podtemplates.json
     """  # noqa: D301 - click keeps lines as they are after the character \\b
     from handoff.infra.commands.deploying import Night
     from handoff.infra.commands.deploying import deploy as apply
 
-    apply(Night(cron, time_zone), targets, notify=notify, resets=resets, as_json=as_json)
+    apply(Night(cron, time_zone), targets, pods, notify=notify, resets=resets, as_json=as_json)
 
 
 @click.command()
@@ -202,10 +209,17 @@ def status(as_json: bool) -> None:
     metavar="ID",
     help="Of the stack's keys, trust the one whose id begins like that. Repeatable.",
 )
+@click.option(
+    "--one-run",
+    "is_pod",
+    is_flag=True,
+    help="Carry out the run that PREFECT__FLOW_RUN_ID names, and end: what a pod is for.",
+)
 @debug_option
 def worker(
-    *, pool: str, limit: int | None, cores: str, name: str, url: str, trusted: tuple[str, ...]
-) -> None:
+    *, pool: str, limit: int | None, cores: str, name: str, url: str, trusted: tuple[str, ...],
+    is_pod: bool,
+) -> None:  # fmt: skip
     """Run a worker for a pool, on this machine, for the server that PREFECT_API_URL names.
 
     It proves first that the store can be written and read, that the key that signs is trusted, and
@@ -217,8 +231,12 @@ def worker(
     handoff worker --pool handoff-build --cores 0-7 --limit 2
     handoff worker --join http://stack.example.org:4200 --trust 0123456789ab
     """  # noqa: D301 - as above
-    from handoff.infra.stack.worker import Joining, run_worker
+    from handoff.infra.stack.worker import Joining, carry_out_one_run, run_worker
 
+    if is_pod:
+        if limit or cores or name or url or trusted:
+            raise click.UsageError("--one-run goes with --pool alone")
+        carry_out_one_run(pool)
     run_worker(pool, limit, cores, name, Joining(url, trusted))
 
 

@@ -7,8 +7,11 @@ but for schedules and pauses. Those are people's own (`infra.prefect.upsert`).
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 from zoneinfo import available_timezones
 
@@ -19,7 +22,8 @@ from handoff.artifacts.recipe.target import TARGETS, CudaTarget, find_target
 from handoff.flows.site import RECOMPILE, RESUME
 from handoff.infra.engine.environments import prepare_prefect
 from handoff.infra.prefect.automations import automations, notification
-from handoff.infra.prefect.deployments import Deployment, Schedule, deployments
+from handoff.infra.prefect.deployments import TARGET_POOLS, Deployment, Schedule, deployments
+from handoff.infra.prefect.pods import read_pod_pools
 from handoff.infra.prefect.pools import ensure_pools
 from handoff.infra.prefect.prefect_api import told_in_sentences
 from handoff.infra.prefect.upsert import Held, held_cron, set_schedule, upsert
@@ -54,13 +58,15 @@ def _own_zone() -> str:
 
 
 def deploy(
-    night: Night, targets: tuple[str, ...], *, notify: str, resets: bool, as_json: bool
-) -> None:
+    night: Night, targets: tuple[str, ...], pods: Path | None = None, *, notify: str,
+    resets: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Apply everything to the server that `PREFECT_API_URL` names, and tell what there is.
 
-    A nightly that the server knows keeps of its schedule what `night` doesn't say. `notify` names
-    the notification block, `TYPE/NAME`, that failed nights are told through. `resets` puts
-    schedules and pauses back.
+    A nightly that the server knows keeps of its schedule what `night` doesn't say. `pods` is a file
+    of PodTemplates: the runs of the pools that they name get a pod each, and a pool of a target's
+    is had without its being named. `notify` names the notification block, `TYPE/NAME`, that failed
+    nights are told through. `resets` puts schedules and pauses back.
     """
     settings = read_settings()
     if settings.is_embedded:
@@ -70,11 +76,15 @@ def deploy(
         )  # fmt: skip
     for target in targets:
         _require_pool(target)
+    in_pods = read_pod_pools(pods) if pods else {}
+    targets = tuple(
+        slug for slug, pool in TARGET_POOLS.items() if slug in targets or pool in in_pods
+    )
     first = _require_schedule(night.schedule(None))
     prepare_prefect(settings)
     wanted = deployments(first, targets)
     with told_in_sentences("the deployments", "what it can hold", "Then run it again"):
-        held = apply(wanted, notify, night, resets=resets)
+        held = apply(wanted, notify, night, resets=resets, in_pods=in_pods)
     share_settings(settings, prefect_login(), os.environ)
     _tell(wanted, held, settings.prefect_api, as_json=as_json)
 
@@ -146,10 +156,12 @@ def apply(
     night: Night | None = None,
     *,
     resets: bool = False,
+    in_pods: Mapping[str, dict[str, Any]] = MappingProxyType({}),
 ) -> dict[str, Held]:
     """Make the server hold the pools, deployments and automations; return them by full name.
 
     Schedules and pauses that it holds stay, but for what `night` says, and unless it `resets`.
+    `in_pods` are the base job templates of the pools whose runs get a pod each.
     """
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
@@ -159,8 +171,9 @@ def apply(
         temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 1}),
         get_client(sync_client=True) as client,
     ):
-        ensure_pools(client, {one.pool: None for one in wanted})
-        held = {one.name: one for one in (upsert(client, each, resets=resets) for each in wanted)}
+        pods = ensure_pools(client, {one.pool: None for one in wanted}, in_pods)
+        told = (upsert(client, each, resets=resets, in_pods=each.pool in pods) for each in wanted)
+        held = {one.name: one for one in told}
         if night and night != Night() and not resets:
             chosen = night.schedule(held_cron(client, RECOMPILE))
             held[RECOMPILE] = set_schedule(client, RECOMPILE, chosen)

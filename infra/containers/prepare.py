@@ -5,6 +5,7 @@
     python prepare.py mlflow-user         the workers' user on the MLflow server
     python prepare.py pool NAME           is the work pool there, and may this machine ask for work?
     python prepare.py told SECONDS        has what tells people looked within so many seconds?
+    python prepare.py podtemplates FILE   the PodTemplates of this namespace, for `handoff deploy`
     python prepare.py drained SECONDS     wait until no flow run is under way in this container
 
 It runs in the servers' image too, which holds nothing of Handoff: so it imports nothing of it and
@@ -41,6 +42,8 @@ SETTINGS = frozenset(
     }
 )  # fmt: skip
 _DATABASES = {"prefect": "prefect", "mlflow": "mlflow", "mlflow_auth": "mlflow"}
+# Where Kubernetes puts the token of a pod's account.
+_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _FLOW_RUN = b"handoff.infra.prefect.flow_run"
 
 _Result = TypeVar("_Result")
@@ -58,6 +61,7 @@ def main(arguments: list[str]) -> int:
         ("mlflow-user", 0): prepare_mlflow_user,
         ("pool", 1): require_pool,
         ("told", 1): require_looked,
+        ("podtemplates", 1): keep_pod_templates,
         ("drained", 1): wait_until_drained,
     }
     command = commands.get((arguments[0], len(arguments) - 1)) if arguments else None
@@ -177,6 +181,39 @@ def require_looked(limit_s: str) -> str:
     if ago > float(limit_s):
         raise NotPrepared(f"it looked {ago:.0f} s ago, expected {limit_s} at most")
     return f"it looked {ago:.0f} s ago"
+
+
+def keep_pod_templates(file: str) -> str:
+    """Write the PodTemplates of this pod's namespace into a file, as the pod's account reads them.
+
+    They are applied together with what runs this: it waits until there are some.
+    """
+    # Not what Prefect and MLflow are served by: it is in the image for Prefect's Kubernetes worker.
+    import asyncio
+
+    from kubernetes_asyncio import client, config
+
+    namespace = Path(_ACCOUNT, "namespace").read_text("utf-8").strip()
+
+    async def read() -> dict[str, Any]:
+        config.load_incluster_config()
+        async with client.ApiClient() as api:
+            found = await client.CoreV1Api(api).list_namespaced_pod_template(namespace)
+            content: dict[str, Any] = api.sanitize_for_serialization(found)
+            return content
+
+    def look() -> dict[str, Any]:
+        try:
+            content = asyncio.run(read())
+        except client.ApiException as error:
+            raise NotPrepared(f"the PodTemplates can't be read: {error.status}") from error
+        if not content["items"]:
+            raise LookupError(f"no PodTemplate is in the namespace {namespace}")
+        return content
+
+    content = _patiently(look, LookupError)
+    Path(file).write_text(json.dumps({**content, "kind": "PodTemplateList"}), "utf-8")
+    return f"PodTemplates: {', '.join(item['metadata']['name'] for item in content['items'])}"
 
 
 def wait_until_drained(limit_s: str) -> str:

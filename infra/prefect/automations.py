@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from handoff.flows.site import RESUME_TAG, TAG
+from handoff.infra.prefect.deployments import POD_TYPE
 
 if TYPE_CHECKING:
     from prefect.events.schemas.automations import AutomationCore
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
 _SILENCE = timedelta(seconds=120)
 # A worker that has taken a run starts its process within seconds.
 _START_LIMIT = timedelta(seconds=300)
+# A pod may wait for a node that is made for it, and for an image of gigabytes.
+_POD_START_LIMIT = timedelta(hours=1)
 _HEARTBEAT = "prefect.flow-run.heartbeat"
 _ENDS = {f"prefect.flow-run.{end}" for end in ("Completed", "Failed", "Crashed", "Cancelled")}
+_TAKEN, _BEGUN = "prefect.flow-run.Pending", "prefect.flow-run.Running"
 # What ends a run's process: a run may also go back to its pool (`flows.handing_back`).
 _LEAVES = {*_ENDS, "prefect.flow-run.AwaitingRetry"}
 
@@ -35,9 +39,14 @@ def automations(resume: UUID) -> tuple[AutomationCore, ...]:
     def ours(tag: str) -> dict[str, str]:
         return {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{tag}"}
 
-    def silent(after: str, expect: set[str], within: timedelta) -> EventTrigger:
+    def of_pools(kind: str) -> dict[str, str]:
+        return {"prefect.resource.role": "work-pool", "prefect.work-pool.type": kind}
+
+    def silent(
+        after: str, expect: set[str], within: timedelta, *also: dict[str, str]
+    ) -> EventTrigger:
         return EventTrigger(
-            match={"prefect.resource.id": "prefect.flow-run.*"}, match_related=ours(TAG),
+            match={"prefect.resource.id": "prefect.flow-run.*"}, match_related=[ours(TAG), *also],
             for_each={"prefect.resource.id"}, posture=Posture.Proactive, threshold=1,
             after={after}, expect=expect, within=within,
         )  # fmt: skip
@@ -56,9 +65,15 @@ def automations(resume: UUID) -> tuple[AutomationCore, ...]:
             name="handoff: end runs that never began",
             description="A run that a worker took, and that didn't begin within 300 s.",
             trigger=silent(
-                "prefect.flow-run.Pending", {"prefect.flow-run.Running", *_ENDS}, _START_LIMIT
+                _TAKEN, {_BEGUN, *_ENDS}, _START_LIMIT, of_pools(f"!{POD_TYPE}")
             ),
             actions=[crashed("It never began: the worker that took it is gone.")],
+        ),
+        AutomationCore(
+            name="handoff: end pods that never began",
+            description="A run whose pod has not begun within an hour.",
+            trigger=silent(_TAKEN, {_BEGUN, *_ENDS}, _POD_START_LIMIT, of_pools(POD_TYPE)),
+            actions=[crashed("It never began: no node took its pod, or its image isn't there.")],
         ),
         AutomationCore(
             name="handoff: end cancellations that nobody carries out",

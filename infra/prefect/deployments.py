@@ -1,8 +1,8 @@
 """The deployments, as data: what Prefect may run, where, when, and how many at once.
 
 `handoff deploy` (`infra.commands.deploying`) makes a server hold exactly this. Work pools are of
-type `process`; a worker takes its machine's settings from its environment, so that none of them is
-here.
+type `process`, but for those whose runs get a pod each (`infra.prefect.pods`); a worker takes its
+machine's settings from its environment, so that none of them is here.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ POOLS = {
     **{pool: f"Machines that can run {slug}." for slug, pool in TARGET_POOLS.items()},
 }
 
+# Prefect's type of a pool whose runs get a pod each.
+POD_TYPE = "kubernetes"
 # Python of the worker's own environment, which `handoff worker` puts first on the PATH.
 FLOW_RUN_COMMAND = "python -P -m handoff.infra.prefect.flow_run"
 

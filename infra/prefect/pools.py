@@ -13,15 +13,19 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
+from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.files.locks import try_lock
+from handoff.artifacts.printable import one_line
 from handoff.artifacts.waiting import looks
-from handoff.infra.prefect.deployments import POOLS
+from handoff.infra.prefect.deployments import POD_TYPE, POOLS
 from handoff.infra.prefect.prefect_api import told_in_sentences
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import WorkPool
 
 
 VARIABLE = "HANDOFF_CORE_SETS"
@@ -79,24 +83,74 @@ def _lock(path: Path) -> bool:
     return True
 
 
-def ensure_pools(client: SyncPrefectClient, names: Iterable[str]) -> None:
-    """Make the pools that are missing; leave the others as they are."""
+def ensure_pools(
+    client: SyncPrefectClient, names: Iterable[str],
+    in_pods: Mapping[str, dict[str, Any]] = MappingProxyType({}),
+) -> frozenset[str]:  # fmt: skip
+    """Make the pools that are missing; return those of the names whose runs get a pod each.
+
+    `in_pods` are the base job templates of such (`infra.prefect.pods`), which are brought up to
+    date; other pools stay as they are. Raises `UsageProblem` for one of another type: Prefect
+    changes none.
+    """
+    from prefect.client.schemas.actions import WorkPoolUpdate
+
+    found = set()
+    for name in names:
+        template = in_pods.get(name)
+        held = _have_pool(client, name, template)
+        if template and held.base_job_template != template:
+            _require_pods(name, held.type)
+            client.update_work_pool(name, WorkPoolUpdate(base_job_template=template))
+        if held.type == POD_TYPE:
+            found.add(name)
+    return frozenset(found)
+
+
+def _have_pool(client: SyncPrefectClient, name: str, template: dict[str, Any] | None) -> WorkPool:
+    """Return the pool, made where it is missing: for pods where there is a template of such."""
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
     from prefect.workers.process import ProcessWorker
 
-    for name in names:
-        try:
-            client.read_work_pool(name)
-        except ObjectNotFound:
-            pool = WorkPoolCreate(
-                name=name, type="process", description=POOLS.get(name),
-                base_job_template=ProcessWorker.get_default_base_job_template(),
-            )  # fmt: skip
-            try:
-                client.create_work_pool(pool)
-            except ObjectAlreadyExists:
-                continue  # somebody was quicker, such as a worker that starts
+    try:
+        return client.read_work_pool(name)
+    except ObjectNotFound:
+        pool = WorkPoolCreate(
+            name=name, type=POD_TYPE if template else "process", description=POOLS.get(name),
+            base_job_template=template or ProcessWorker.get_default_base_job_template(),
+        )  # fmt: skip
+    try:
+        return client.create_work_pool(pool)
+    except ObjectAlreadyExists:
+        return client.read_work_pool(name)  # somebody was quicker, such as a worker that starts
+
+
+def _require_pods(name: str, kind: str) -> None:
+    if kind != POD_TYPE:
+        raise UsageProblem(
+            "Prefect doesn't change a pool's type", expected=f"{name} of the type {POD_TYPE}",
+            got=f"one of the type {one_line(kind)[:40]}",
+            remedy=f"Stop its workers, let its runs end, delete it ('prefect work-pool delete "
+            f"{name}'), and run this again: it is made anew, with its deployments",
+        )  # fmt: skip
+
+
+def require_processes(client: SyncPrefectClient, name: str) -> None:
+    """Raise `UsageProblem` for a pool whose runs get a pod each: no worker of ours is for it."""
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        held = client.read_work_pool(name)
+    except ObjectNotFound:
+        return  # Prefect's worker makes it, or says why not
+    if held.type != "process":
+        raise UsageProblem(
+            f"each run of {name} gets a pod of its own", expected="a pool of the type process",
+            got=f"one of the type {one_line(held.type)[:40]}",
+            remedy=f"Prefect's own worker makes them: 'prefect worker start --type {POD_TYPE} "
+            f"--pool {name}'. Or name another pool",
+        )  # fmt: skip
 
 
 def online_workers(client: SyncPrefectClient) -> dict[str, list[str]]:

@@ -28,21 +28,25 @@ class Held:
     is_paused: bool
 
 
-def upsert(client: SyncPrefectClient, wanted: Deployment, *, resets: bool) -> Held:
+def upsert(
+    client: SyncPrefectClient, wanted: Deployment, *, resets: bool, in_pods: bool = False
+) -> Held:
     """Make the server hold `wanted`, and return what it holds.
 
     A new one gets its schedule. One that is there keeps its own and its pause, unless `resets`.
+    With `in_pods` its runs get a pod each, which knows itself what to start.
     """
     from prefect.exceptions import ObjectNotFound
 
     flow = _load(wanted.flow)
     name = f"{flow.name}/{wanted.name}"
+    ours = _what_is_ours(wanted, flow, in_pods=in_pods)
     try:
         held = client.read_deployment_by_name(name)
     except ObjectNotFound:
-        _create(client, wanted, flow)
+        _create(client, wanted, flow, ours)
     else:
-        _update(client, wanted, flow, held)
+        _update(client, held, ours)
         if resets:
             _put_back(client, wanted, held)
     return _told(name, client.read_deployment_by_name(name))
@@ -65,7 +69,9 @@ def held_cron(client: SyncPrefectClient, name: str) -> Schedule | None:
     return Schedule(schedules[0].cron, schedules[0].timezone or "UTC")
 
 
-def _create(client: SyncPrefectClient, wanted: Deployment, flow: Any) -> None:  # noqa: ANN401
+def _create(
+    client: SyncPrefectClient, wanted: Deployment, flow: Any, ours: dict[str, Any]  # noqa: ANN401
+) -> None:  # fmt: skip
     from prefect.client.schemas.actions import DeploymentScheduleCreate
 
     schedules = []
@@ -77,21 +83,20 @@ def _create(client: SyncPrefectClient, wanted: Deployment, flow: Any) -> None:  
         name=wanted.name,
         schedules=schedules,
         paused=False,
-        **_what_is_ours(wanted, flow),
+        **ours,
     )
 
 
 def _update(
-    client: SyncPrefectClient, wanted: Deployment, flow: Any, held: DeploymentResponse  # noqa: ANN401
+    client: SyncPrefectClient, held: DeploymentResponse, ours: dict[str, Any]
 ) -> None:  # fmt: skip
     from prefect.client.schemas.actions import DeploymentUpdate
 
     # Creating it again, as Prefect's own 'deploy' does, would replace its schedules.
-    ours = DeploymentUpdate(parameters={}, **_what_is_ours(wanted, flow))
-    client.update_deployment(held.id, ours)
+    client.update_deployment(held.id, DeploymentUpdate(parameters={}, **ours))
 
 
-def _what_is_ours(wanted: Deployment, flow: Any) -> dict[str, Any]:  # noqa: ANN401
+def _what_is_ours(wanted: Deployment, flow: Any, *, in_pods: bool) -> dict[str, Any]:  # noqa: ANN401
     from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
     from prefect.utilities.callables import parameter_schema
 
@@ -106,7 +111,7 @@ def _what_is_ours(wanted: Deployment, flow: Any) -> dict[str, Any]:  # noqa: ANN
         "concurrency_options": queues if wanted.limit else None,
         "parameter_openapi_schema": parameter_schema(flow).model_dump_for_openapi(),
         "enforce_parameter_schema": True,
-        "job_variables": {"command": FLOW_RUN_COMMAND},
+        "job_variables": {} if in_pods else {"command": FLOW_RUN_COMMAND},
     }
 
 

@@ -1,7 +1,8 @@
 """`handoff worker`: Prefect's worker for one pool, once this machine has proved what it needs.
 
 One that lacks something says all of it, and takes no job (`infra.stack.proving`). What it becomes
-then, proves it again while it works (`infra.stack.polling`).
+then, proves it again while it works (`infra.stack.polling`). With `--one-run` it is what a pod
+starts that Prefect's Kubernetes worker made for one run: it proves the same, and becomes the run.
 """
 
 from __future__ import annotations
@@ -9,14 +10,20 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
 import stat
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+from uuid import UUID
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.isolated import FOR_CHILDREN
+from handoff.artifacts.printable import one_line
 from handoff.flows.site import CONTROL_POOL
 from handoff.infra.engine.environments import (
     absolute_python_path,
@@ -25,8 +32,15 @@ from handoff.infra.engine.environments import (
     worker_environment,
 )
 from handoff.infra.engine.looking import empty_folder
-from handoff.infra.prefect.absences import Absence, tell_absence
-from handoff.infra.prefect.pools import as_variable, share_out
+from handoff.infra.prefect.absences import Absence, end_absence, tell_absence
+from handoff.infra.prefect.deployments import FLOW_RUN_COMMAND
+from handoff.infra.prefect.pools import (
+    as_variable,
+    open_client,
+    require_processes,
+    share_out,
+)
+from handoff.infra.prefect.prefect_api import told_in_sentences
 from handoff.infra.servers import get_status, prefect_question
 from handoff.infra.settings import (
     Settings,
@@ -39,6 +53,9 @@ from handoff.infra.stack.proving import REGISTERING, prove
 from handoff.infra.stack.start import reset_signals
 from handoff.infra.terminal.echoing import echo
 
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
 
 @dataclass(frozen=True)
 class Joining:
@@ -49,6 +66,10 @@ class Joining:
 
 
 _ALONE = Joining("")
+# By which Prefect tells a process, or a pod, which run it is for.
+_RUN = "PREFECT__FLOW_RUN_ID"
+# What fails its checks in one pod would in the next: they are told of by one name.
+_PODS = "pods"
 
 
 def run_worker(
@@ -70,6 +91,7 @@ def run_worker(
         _join(joining, pool)
     settings = read_settings()
     require_server(settings.prefect_api, prefect_login())
+    _require_processes(settings, pool)
     require_writable_home(settings)
     if cores:
         os.sched_setaffinity(0, read_cores(cores))
@@ -86,20 +108,85 @@ def run_worker(
         sys.executable, "-P", "-m", "handoff.infra.stack.polling", "--pool", pool,
         "--name", name, *(["--limit", str(limit)] if limit else []),
     ]  # fmt: skip
-    environment = {
-        **worker_environment(settings, threads),
-        **absolute_python_path(),
-        **FOR_CHILDREN,
-    }
+    _become(command, settings, worker_environment(settings, threads) | told)
+
+
+def carry_out_one_run(pool: str) -> NoReturn:
+    """Replace this process by the flow run that Prefect's variable names, in this pod of its own.
+
+    One that has ended by now is left alone: a pod may begin long after it was asked for. Raises
+    `EnvironmentLacking` where this machine can't do the pool's jobs: the run, which has not begun,
+    crashes then, and is started again elsewhere.
+    """
+    run = _named_run()
+    settings = read_settings()
+    require_server(settings.prefect_api, prefect_login())
+    require_writable_home(settings)
+    if _has_ended(settings, run):
+        echo(f"the flow run {run} has ended, and nothing is left to do for it", err=True)
+        sys.exit(0)
+    _prove(settings, pool, _PODS)
+    end_absence(settings, pool, _PODS)
+    _become(shlex.split(FLOW_RUN_COMMAND), settings, worker_environment(settings, None))
+
+
+def _become(command: list[str], settings: Settings, environment: dict[str, str]) -> NoReturn:
+    """Replace this process by the command, in the environment of a worker's own."""
     # Prefect reads settings from the folder that it stands in.
     os.chdir(empty_folder(settings.home))
-    replace_process(command, {**environment, **told, "TMPDIR": str(own_temporary_folder())})
+    replace_process(
+        command,
+        {
+            **environment, **absolute_python_path(), **FOR_CHILDREN,
+            "TMPDIR": str(own_temporary_folder()),
+        },
+    )  # fmt: skip
 
 
 def _join(joining: Joining, pool: str) -> None:
     """Take over the stack's settings; Prefect is imported for it, and reads its own then."""
     prepare_prefect(replace(read_settings(), prefect_api=joining.url), retries=1)
     join(joining.url, joining.trusted, registers=pool in REGISTERING)
+
+
+def _named_run() -> UUID:
+    named = os.environ.get(_RUN, "")
+    try:
+        return UUID(named)
+    except ValueError as error:
+        raise UsageProblem(
+            "--one-run is for a pod that Prefect's Kubernetes worker starts",
+            expected=f"a flow run's id in {_RUN}", got=one_line(named)[:60] or "none",
+            remedy="Leave --one-run out, for a worker that asks its pool for runs",
+        ) from error  # fmt: skip
+
+
+def _has_ended(settings: Settings, run: UUID) -> bool:
+    """Tell whether a run has ended, or was removed since."""
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        with _asked(settings, "for a flow run") as client:
+            state = client.read_flow_run(run).state
+    except ObjectNotFound:
+        return True
+    return state is not None and state.is_final()
+
+
+@contextmanager
+def _asked(settings: Settings, what: str) -> Iterator[SyncPrefectClient]:
+    """Give a client of the server, in a process whose Prefect is told of the settings."""
+    prepare_prefect(settings, retries=1)
+    with (
+        told_in_sentences(what, "a question that it knows", "Then start the worker again"),
+        open_client(settings.prefect_api, prefect_login()) as client,
+    ):
+        yield client
+
+
+def _require_processes(settings: Settings, pool: str) -> None:
+    with _asked(settings, "for a pool") as client:
+        require_processes(client, pool)
 
 
 def _prove(settings: Settings, pool: str, name: str) -> None:

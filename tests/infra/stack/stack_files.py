@@ -62,6 +62,7 @@ class Container:
     is_init: bool
     spec: Mapping[str, Any]
     pod: Mapping[str, Any]
+    labels: Mapping[str, str]
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -83,13 +84,26 @@ def manifests() -> list[tuple[Path, dict[str, Any]]]:
 
 
 def containers() -> Iterator[Container]:
-    """Give the containers of the bases and components; an overlay's patches are only parts."""
+    """Give the containers of the bases and components; patches are only parts."""
     for path, content in manifests():
-        pod = content.get("spec", {}).get("template", {}).get("spec")
-        if pod is None or "overlays" in path.parts:
+        about = content.get("template") or content.get("spec", {}).get("template", {})
+        pod = about.get("spec")
+        if pod is None or {"overlays", "changes"} & set(path.parts):
             continue
         name, kind = content["metadata"]["name"], content["kind"]
         for key in ("initContainers", "containers"):
             for spec in pod.get(key, ()):
                 place = f"{kind}/{name}/{spec['name']}"
-                yield Container(place, kind, key == "initContainers", spec, pod)
+                labels = content["metadata"].get("labels", {})
+                yield Container(place, kind, key == "initContainers", spec, pod, labels)
+
+
+def pod_templates() -> dict[str, dict[str, Any]]:
+    """Return the PodTemplates by name, as a cluster lists them: in the namespace of the stack."""
+    return {
+        str(content["metadata"]["name"]): {
+            **content, "metadata": {"namespace": "handoff", **content["metadata"]}
+        }
+        for path, content in manifests()
+        if content["kind"] == "PodTemplate" and "overlays" not in path.parts
+    }  # fmt: skip

@@ -43,8 +43,9 @@ def test_images_are_pinned_and_never_the_latest() -> None:
     for image in images:
         tag = image.rpartition(":")[2]
         assert re.search(r"\d+\.\d+|RELEASE\.\d", tag), f"{image} is not pinned"
-    base = next(o for p, o in manifests() if p == MANIFESTS / "base" / "kustomization.yaml")
-    tags = {(image["name"], image["newTag"]) for image in base["images"]}
+    place = MANIFESTS / "components" / "images" / "kustomization.yaml"
+    ours_there = next(o for p, o in manifests() if p == place)
+    tags = {(image["name"], image["newTag"]) for image in ours_there["images"]}
     assert {f"{name}:{tag}" for name, tag in tags} == {i for i in images if i.startswith("handoff")}
     assert {tag for _, tag in tags} == {own_version()}
 
@@ -113,11 +114,13 @@ def test_a_container_of_a_manifest_may_do_no_more_than_it_must(container: Contai
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] > 0
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert pod["automountServiceAccountToken"] is False
+    # What makes Jobs asks the cluster, and nothing else is let in there.
+    is_let_in = spec["name"] == "dispatch"
+    assert pod.get("automountServiceAccountToken", False) is is_let_in
     assert {"cpu", "memory"} <= set(spec["resources"]["requests"])
     assert {"cpu", "memory"} <= set(spec["resources"]["limits"])
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
-    if not container.is_init and container.kind != "Job":
+    if not container.is_init and container.kind not in ("Job", "PodTemplate"):
         assert {"startupProbe", "readinessProbe"} <= set(spec)
         is_worker = spec["image"] == "handoff-worker"
         assert ("livenessProbe" in spec) != is_worker, "a worker's would kill its compile"
@@ -197,6 +200,9 @@ def test_every_pool_is_one_of_ours_and_asked_for_by_its_own_probe() -> None:
             seen.add(pool)
     for container in _CONTAINERS:
         for pool in _pools_named(container.spec.get("args", [])):
+            if container.kind == "PodTemplate":
+                assert container.labels == {"stack/pool": pool}
+                continue
             for probe in ("startupProbe", "readinessProbe"):
                 assert container.spec[probe]["exec"]["command"][-2:] == ["pool", pool]
             seen.add(pool)
@@ -205,7 +211,7 @@ def test_every_pool_is_one_of_ours_and_asked_for_by_its_own_probe() -> None:
 
 
 def test_a_worker_is_let_finish_before_it_is_told_to_end() -> None:
-    workers = [c for c in _CONTAINERS if "--pool" in c.spec.get("args", ())]
+    workers = [c for c in _CONTAINERS if "--limit" in c.spec.get("args", ())]
     assert len(workers) == 3
     for worker in workers:
         waits = worker.spec["lifecycle"]["preStop"]["exec"]["command"]
@@ -249,9 +255,14 @@ def test_a_worker_that_compiles_has_one_flow_run_and_no_more_threads_than_cores(
         assert service["environment"]["OMP_NUM_THREADS"] == cores
         if name != "control":
             assert service["command"][-2:] == ["--limit", "1"]
-    for worker in (c for c in _CONTAINERS if "--pool" in c.spec.get("args", ())):
+    workers = [
+        c for c in _CONTAINERS
+        if c.spec["image"] == "handoff-worker" and "--pool" in c.spec.get("args", ())
+    ]  # fmt: skip
+    assert len(workers) == 5
+    for worker in workers:
         source = worker.environment["OMP_NUM_THREADS"]["resourceFieldRef"]
-        assert source == {"containerName": "worker", "resource": "limits.cpu"}
+        assert source == {"containerName": worker.spec["name"], "resource": "limits.cpu"}
 
 
 def test_only_workers_that_sign_are_given_the_key() -> None:
@@ -266,7 +277,25 @@ def test_only_workers_that_sign_are_given_the_key() -> None:
         c.place for c in _CONTAINERS
         if any("handoff-signing-key" in str(volume) for volume in c.pod.get("volumes", ()))
     }  # fmt: skip
-    assert keyed == {"StatefulSet/control/worker", "StatefulSet/build/worker"}
+    assert keyed == {
+        "StatefulSet/control/worker", "StatefulSet/build/worker", "PodTemplate/build/prefect-job"
+    }  # fmt: skip
+
+
+def test_a_pod_for_one_run_is_what_a_worker_for_many_is() -> None:
+    by_place = {c.place: c for c in _CONTAINERS}
+    for name in ("build", "gpu"):
+        pod = by_place[f"PodTemplate/{name}/prefect-job"]
+        worker = by_place[f"StatefulSet/{name}/worker"]
+        assert pod.spec["args"][:3] == worker.spec["args"][:3]
+        for key in ("image", "envFrom", "securityContext", "resources"):
+            assert pod.spec[key] == worker.spec[key]
+        both = [{**c.environment, "OMP_NUM_THREADS": ""} for c in (pod, worker)]
+        assert both[0] == both[1]
+        for key in ("securityContext", "serviceAccountName", "nodeSelector", "tolerations"):
+            assert pod.pod.get(key) == worker.pod.get(key)
+        mounted = {mount["name"] for mount in pod.spec["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in pod.pod["volumes"]}
 
 
 def test_the_images_locks_pin_what_the_products_lock_pins() -> None:

@@ -3,13 +3,17 @@ faults."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from tests.infra.stack.stack_files import MANIFESTS, NO_TOOLS, STACK, TOOLS
+from handoff.infra.prefect.pods import read_pod_pools
+from tests.infra.stack.stack_files import MANIFESTS, NO_TOOLS, STACK, TOOLS, pod_templates
 
 pytestmark = pytest.mark.skipif(not (TOOLS / "hadolint").exists(), reason=NO_TOOLS)
 
@@ -31,13 +35,106 @@ def test_every_tool_that_is_here_is_content_with_every_file() -> None:
     assert "FAILED" not in done.stdout
     told = {line.split(None, 1)[1] for line in done.stdout.splitlines() if line.startswith("ok")}
     overlays = {path.parent.name for path in MANIFESTS.glob("overlays/*/kustomization.yaml")}
-    assert overlays >= {"minio", "aws", "gpu", "public"}
+    assert overlays >= {"minio", "aws", "gpu", "pods", "pods-gpu", "public"}
     assert told >= {
         "hadolint server.Dockerfile", "hadolint worker.Dockerfile", "docker-compose config",
         "docker-compose config, profile gpu", "docker-compose refuses to go without secrets",
         *(f"kubectl kustomize {name}" for name in overlays),
         *(f"kubernetes-validate --strict {name}" for name in overlays),
     }  # fmt: skip
+
+
+def _pods_of(overlay: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the specs of the pods that an overlay makes, by what makes them."""
+    command = [str(TOOLS / "kubectl"), "kustomize", str(MANIFESTS / "overlays" / overlay)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    pods = []
+    for made in yaml.safe_load_all(told.stdout):
+        about = made.get("template") or made.get("spec", {}).get("template")
+        if about:
+            pods.append((f"{made['kind']}/{made['metadata']['name']}", about["spec"]))
+    return pods
+
+
+@pytest.mark.parametrize("overlay", ["aws", "gpu", "minio", "pods", "pods-gpu", "public"])
+def test_every_container_that_an_overlay_makes_is_pinned_and_may_do_little(overlay: str) -> None:
+    pods = _pods_of(overlay)
+    assert len(pods) >= 5
+    for place, pod in pods:
+        for container in [*pod.get("initContainers", ()), *pod["containers"]]:
+            image, told = container["image"], f"{place}/{container['name']}"
+            assert ":" in image.rpartition("/")[2], f"{told} is of whatever {image} is"
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True, told
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}, told
+            is_asking = any(
+                mount["mountPath"].startswith("/var/run/secrets/kubernetes.io")
+                for mount in container.get("volumeMounts", ())
+            )
+            assert is_asking == (container["name"] == "podtemplates"), told
+
+
+def test_with_a_pod_for_each_release_no_worker_waits_for_one() -> None:
+    made = {place for place, _ in _pods_of("pods-gpu")}
+    assert {"PodTemplate/build", "PodTemplate/gpu", "Deployment/dispatch"} <= made
+    assert "StatefulSet/control" in made
+    assert not {"StatefulSet/build", "StatefulSet/gpu"} & made
+    job = next(pod for place, pod in _pods_of("pods-gpu") if place == "Job/deploy")
+    (written,) = (
+        one["command"][-1] for one in job["initContainers"] if one["name"] == "podtemplates"
+    )
+    assert job["containers"][0]["args"] == ["deploy", "--pods", written]
+
+
+_RENDER = """
+import asyncio, json, sys, uuid
+from prefect.client.schemas.objects import FlowRun
+from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
+
+async def main():
+    template, chosen = json.load(sys.stdin)
+    made = await KubernetesWorkerJobConfiguration.from_template_and_values(template, chosen)
+    made.prepare_for_flow_run(FlowRun(flow_id=uuid.uuid4(), name="toy 1a2b"))
+    print(json.dumps(made.job_manifest))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("name", ["build", "gpu"])
+def test_prefects_own_worker_makes_a_job_of_a_pool_and_writes_no_login_into_it(
+    name: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "podtemplates.json"
+    file.write_text(json.dumps(pod_templates()[name]))
+    ((pool, template),) = read_pod_pools(file).items()
+    done = subprocess.run(
+        [str(TOOLS / "python"), "-c", _RENDER],
+        input=json.dumps([template, {"memory_limit": "96Gi"}]),
+        env={
+            "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PREFECT_HOME": str(tmp_path),
+            "PREFECT_API_URL": "http://prefect:4200/api",
+            "PREFECT_API_AUTH_STRING": "handoff:of-the-worker",
+        },
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    job = json.loads(done.stdout)
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"] == ["worker", "--pool", pool, "--one-run"]
+    assert container["resources"]["limits"]["memory"] == "96Gi"
+    variables = {one["name"]: one.get("value") for one in container["env"]}
+    assert variables["PREFECT_API_AUTH_STRING"] == "handoff:$(PREFECT_PASSWORD)"
+    assert variables["PREFECT_API_URL"] == "http://prefect:4200/api"
+    assert variables["PREFECT__FLOW_RUN_ID"]
+    assert "of-the-worker" not in done.stdout
+    # What Prefect asks for there, and Kubernetes leaves out.
+    assert (pod.pop("parallelism"), pod.pop("completions")) == (1, 1)
+    job["metadata"]["name"] = job["metadata"].pop("generateName") + "x"
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    validate = [str(TOOLS / "kubernetes-validate"), "--strict", str(tmp_path / "job.yaml")]
+    checked = subprocess.run(validate, capture_output=True, text=True, check=False, timeout=60)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @pytest.mark.parametrize(
