@@ -26,6 +26,8 @@
 # make ray-ready  Ray Serve, for its example's test (marked as long), in .venv-ray: 390 MB
 # make stack-run [STACK_RUN_FOLDER=...] [STACK_RUN_ANEW=1] [WRITE=FILE]  the containers themselves, from
 #              nothing, as root on Debian: images, compose, releases, profiles, drain, tear-down (an hour)
+# make cluster-run  the same of the Kubernetes manifests, on a cluster of one node: Kubernetes is built
+#              from Debian's source (a quarter of an hour, once), the images are those of stack-run
 # make docs    README.md and docs/ as a site in site/, each warning an error
 # make pictures [FOLDER=...]  the pages that people look at, by Chromium, at three widths, light and dark
 # make reference  docs/recipe-reference.md, from the models that recipes are read into
@@ -80,7 +82,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-load
 # A release starts some ten processes, which would compile the same source each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: pictures demo test test-all bench bench-served bench-bfloat16 bench-int8 bench-seeds bench-transformers bench-road bench-night bench-night-curve bench-targets corpus corpus-release corpus-arm faults outages fuzz s3 ray-ready stack-ready stack-check stack-run docs reference lint lock wheel ready arm-ready clean
+.PHONY: pictures demo test test-all bench bench-served bench-bfloat16 bench-int8 bench-seeds bench-transformers bench-road bench-night bench-night-curve bench-targets corpus corpus-release corpus-arm faults outages fuzz s3 ray-ready stack-ready stack-check stack-run cluster-run docs reference lint lock wheel ready arm-ready clean
 
 demo: ready
 	$(BIN)/python -m examples.demo
@@ -170,6 +172,10 @@ STACK_RUN_FOLDER ?= /var/tmp/handoff-stack-run
 
 stack-run: stack-ready
 	$(BIN)/python -m tests.studies.containers --folder $(STACK_RUN_FOLDER) \
+	  $(if $(STACK_RUN_ANEW),--anew) $(if $(WRITE),--write $(WRITE))
+
+cluster-run: stack-ready
+	$(BIN)/python -m tests.studies.containers.cluster --folder $(STACK_RUN_FOLDER) \
 	  $(if $(STACK_RUN_ANEW),--anew) $(if $(WRITE),--write $(WRITE))
 
 $(STACK)/.ready: infra/containers/images/server.lock infra/containers/tools.lock

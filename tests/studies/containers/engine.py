@@ -19,7 +19,7 @@ from tests.studies.containers.seen import Failed, Log
 _OLDEST = 23
 _PACKAGES = ("docker.io", "docker-cli", "containerd")
 # Debian 13 lies where this machine's own Debian does.
-_SITES = ["apt-get", "indextargets", "--format", "$(COMPONENT) $(SUITE) $(SITE)",
+DEBIAN = ["apt-get", "indextargets", "--format", "$(COMPONENT) $(SUITE) $(SITE)",
           "Created-By: Packages"]  # fmt: skip
 _SOURCE = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {site} trixie main\n"
 _START_LIMIT_S = 60
@@ -69,14 +69,17 @@ class Engine:
         return asked.returncode == 0
 
     @contextmanager
-    def running(self, *, with_networks: bool) -> Iterator[None]:
+    def running(self, *, with_networks: bool, runtime: Path | None = None) -> Iterator[None]:
         """Have it run; with networks only where it has a network namespace of its own.
 
         Without them it changes nothing of this machine's network, and what it builds uses that.
+        `runtime` starts containers in runc's place.
         """
         words = ["--iptables=false", "--ip-forward=false", "--bridge=none"]
         if with_networks:
             words = ["--bip=10.210.0.1/24", "--default-address-pool=base=10.211.0.0/16,size=24"]
+        if runtime:
+            words += [f"--add-runtime=here={runtime}", "--default-runtime=here"]
         (self.folder / "pid").unlink(missing_ok=True)
         command = [
             "dockerd", f"--data-root={self.folder}/data", f"--exec-root={self.folder}/exec",
@@ -154,7 +157,7 @@ def _unpack(to: Path, apt: Path, log: Log) -> None:
     """Fetch Debian 13's packages, signatures checked, and unpack them; nothing is installed."""
     for name in ("lists/partial", "cache/archives/partial", "parts", "debs"):
         (apt / name).mkdir(parents=True, exist_ok=True)
-    (apt / "sources.list").write_text(_SOURCE.format(site=debian_site(log.run(_SITES))))
+    (apt / "sources.list").write_text(_SOURCE.format(site=debian_site(log.run(DEBIAN))))
     places = {
         "Dir::Etc::sourcelist": apt / "sources.list", "Dir::Etc::sourceparts": apt / "parts",
         "Dir::State::lists": apt / "lists", "Dir::Cache": apt / "cache",

@@ -1,4 +1,4 @@
-"""The stack that compose brings up, and Handoff before it, as people of another machine have it."""
+"""A stack that an engine runs, and Handoff before it, as people of another machine have it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.infra.stack.stack_files import STACK, TOOLS, example_commands
+from tests.infra.stack.stack_files import STACK, example_commands
 from tests.infra.stack.stack_processes import status_of
 from tests.studies.containers.engine import Engine
 from tests.studies.containers.images import copy_files
 from tests.studies.containers.seen import Failed
 
 PREFECT, MLFLOW, S3 = (f"http://127.0.0.1:{port}" for port in (4200, 5000, 9000))
-METRICS = "http://127.0.0.1:9464/metrics"
-PROFILES = ("metrics", "tell", "tls")
 BLOCK = "custom-webhook/beside"
-# What compose marks a container with: its service.
-SERVICE = "com.docker.compose.service"
 _HANDOFF = [sys.executable, "-m", "handoff"]
 _MODEL = """
 import torch
@@ -40,8 +36,8 @@ def build(seed={seed}, width={width}):
 
 
 @dataclass(frozen=True)
-class ComposedStack:
-    """The files of compose in `folder`, its `.env` and keys made as `.env.example` says."""
+class Stack:
+    """A stack whose `.env` and keys, made as `.env.example` says, are in `folder`."""
 
     engine: Engine
     folder: Path
@@ -82,45 +78,6 @@ class ComposedStack:
         token = self.folder / "secrets" / "forge-token"
         token.touch(mode=0o400)
         os.chown(token, 10001, 10001)
-
-    def compose(self, *words: str, limit_s: float = 900) -> str:
-        """Run compose; return what it printed."""
-        program = str(TOOLS / "docker-compose")
-        base = [program, "--progress=plain", f"--file={self.folder}/compose.yaml"]
-        environment = self.engine.environment
-        return self.engine.log.run([*base, *words], environment=environment, limit_s=limit_s)
-
-    def keep_logs(self) -> None:
-        """Keep in a file what the containers have said, which goes with them."""
-        said = self.compose("--profile=*", "logs", "--no-color", "--timestamps")
-        with (self.engine.folder / "services.log").open("a", encoding="utf-8") as stream:
-            stream.write(said)
-
-    def in_container(self, service: str, *words: str, limit_s: float = 300) -> str:
-        """Run a command in a service's container; return what it printed."""
-        return self.compose("exec", "-T", service, *words, limit_s=limit_s)
-
-    def containers(self) -> list[dict[str, Any]]:
-        """Return what the engine says of each of the stack's containers, those that ended, too."""
-        listed = self.engine.ask("ps", "--all", "--quiet", "--filter", f"label={SERVICE}")
-        found: list[dict[str, Any]] = json.loads(self.engine.ask("inspect", *listed.split()))
-        return found
-
-    def container(self, service: str) -> dict[str, Any]:
-        """Return what the engine says of a service's container."""
-        for one in self.containers():
-            if one["Config"]["Labels"][SERVICE] == service:
-                return one
-        raise Failed(f"there is no container of {service}")
-
-    def wait_healthy(self, service: str, limit_s: float = 240) -> float:
-        """Return the seconds that it took until the service was healthy."""
-        began = time.monotonic()
-        while self.container(service)["State"].get("Health", {}).get("Status") != "healthy":
-            if time.monotonic() - began > limit_s:
-                raise Failed(f"{service} wasn't healthy within {limit_s:.0f} s")
-            time.sleep(1)
-        return time.monotonic() - began
 
     @property
     def outside(self) -> dict[str, str]:
@@ -166,15 +123,15 @@ class ComposedStack:
             environment=self.outside, folder=self.desk,
         )  # fmt: skip
 
-    def deliver(self, prefix: str, *, seed: int, width: int) -> str:
-        """Write a delivery and put it into the bucket; return its address."""
+    def deliver(self, prefix: str, *, seed: int, width: int, name: str = "toy") -> str:
+        """Write a delivery of that name and put it into the bucket; return its address."""
         import boto3
 
         module, folder = f"model_{prefix}", self.desk / f"delivery-{prefix}"
         code = self.desk / f"{module}.py"
         code.write_text(_MODEL.format(seed=seed, width=width), "utf-8")
         factory = f"{module}:build"
-        self.handoff("deliver", factory, "--to", str(folder), "--name", "toy", "--yes")
+        self.handoff("deliver", factory, "--to", str(folder), "--name", name, "--yes")
         client = boto3.client(
             "s3", endpoint_url=S3, region_name="us-east-1",
             aws_access_key_id=self.values["S3_USER"],
@@ -190,7 +147,7 @@ class ComposedStack:
         """Ask Prefect's API with the stack's login; return its answer, read."""
         login = f"handoff:{self.values['PREFECT_PASSWORD']}"
         status, answer = status_of(f"{PREFECT}/api/{path}", login, body)
-        if status != 200:
+        if status not in (200, 201):
             raise Failed(f"Prefect answered {status} to {path}: {answer[:200]!r}")
         return json.loads(answer)
 
@@ -207,3 +164,14 @@ class ComposedStack:
         body = {"flows": {"name": {"any_": ["release"]}}, "sort": "START_TIME_DESC"}
         found: list[dict[str, Any]] = self.ask_prefect("flow_runs/filter", body)
         return found
+
+    def versions(self, model: str = "toy") -> int:
+        """Return how many versions a model has; 0 for one that the stack doesn't know."""
+        listed = json.loads(self.handoff("list", "--json"))["models"]
+        return next((int(one["version"]) for one in listed if one["name"] == model), 0)
+
+    def release(self, source: str, commit: str) -> float:
+        """Release a delivery and wait for it; return the seconds that it took."""
+        began = time.monotonic()
+        self.handoff("notify", "--delivery", source, "--commit", commit, "--wait")
+        return time.monotonic() - began

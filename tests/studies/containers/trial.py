@@ -19,16 +19,11 @@ from contextlib import contextmanager
 from functools import partial
 
 from tests.infra.stack.stack_processes import status_of
+from tests.studies.containers.composed import METRICS, PROFILES, SERVICE, ComposedStack
 from tests.studies.containers.receiver import Receiver
 from tests.studies.containers.seen import Failed, Row, Sightings
-from tests.studies.containers.stack import (
-    METRICS,
-    MLFLOW,
-    PREFECT,
-    PROFILES,
-    SERVICE,
-    ComposedStack,
-)
+from tests.studies.containers.stack import MLFLOW, PREFECT
+from tests.studies.containers.trying import went_well
 
 COMMITS = ["1" * 40, "2" * 40, "3" * 40]
 _LONG_RUNNING = ("postgres", "minio", "prefect", "mlflow", "control", "build")
@@ -38,10 +33,10 @@ def try_all(stack: ComposedStack, seen: Sightings, receiver: Receiver) -> None:
     """Bring it up, try everything, and take it down, whatever went wrong before."""
     try:
         for what, attempt in _steps(stack, receiver).items():
-            if not _went_well(seen, what, attempt) and what in _NEEDED:
+            if not went_well(seen, what, attempt) and what in _NEEDED:
                 break
     finally:
-        _went_well(seen, "`compose down --volumes`", partial(_down, stack))
+        went_well(seen, "`compose down --volumes`", partial(_down, stack))
 
 
 _UP, _RELEASED = "`compose up --detach --wait`", "a first release, by `handoff notify --wait`"
@@ -69,17 +64,6 @@ def _steps(stack: ComposedStack, receiver: Receiver) -> dict[str, Callable[[Row]
         "`compose stop build` during a release": partial(_drain, stack),
         "`compose down`, and `up` again": partial(_again, stack),
     }
-
-
-def _went_well(seen: Sightings, what: str, attempt: Callable[[Row], None]) -> bool:
-    """Tell whether it did; if not, its row says why, and the run ends with 1."""
-    try:
-        with seen.trying(what) as row:
-            attempt(row)
-    except Exception as error:  # noqa: BLE001 - the row has it, and what comes after is tried
-        seen.log.say(f"goes on after {what}: {type(error).__name__}")
-        return False
-    return True
 
 
 def _up(stack: ComposedStack, row: Row) -> None:
@@ -130,7 +114,7 @@ def _first(stack: ComposedStack, row: Row) -> None:
     source = stack.deliver("first", seed=0, width=32)
     with _asking_mlflow(stack) as calls:
         _release(stack, source, COMMITS[0], row)
-    row.require(_versions(stack) == 1, f"{_versions(stack)} versions are registered")
+    row.require(stack.versions() == 1, f"{stack.versions()} versions are registered")
     idle, busy = calls
     row.note(
         f"version 1; MLflow's logins meanwhile {statistics.median(busy):.1f} s, {max(busy):.1f} s "
@@ -139,14 +123,7 @@ def _first(stack: ComposedStack, row: Row) -> None:
 
 
 def _release(stack: ComposedStack, source: str, commit: str, row: Row) -> None:
-    began = time.monotonic()
-    stack.handoff("notify", "--delivery", source, "--commit", commit, "--wait")  # fmt: skip
-    row.note(f"released in {time.monotonic() - began:.0f} s")
-
-
-def _versions(stack: ComposedStack) -> int:
-    models = json.loads(stack.handoff("list", "--json"))["models"]
-    return int(models[0]["version"])
+    row.note(f"released in {stack.release(source, commit):.0f} s")
 
 
 @contextmanager
@@ -216,7 +193,7 @@ def _profiles(stack: ComposedStack, receiver: Receiver, row: Row) -> None:
 
 def _second(stack: ComposedStack, row: Row) -> None:
     _release(stack, stack.deliver("second", seed=1, width=32), COMMITS[1], row)
-    row.require(_versions(stack) == 2, f"{_versions(stack)} versions are registered")
+    row.require(stack.versions() == 2, f"{stack.versions()} versions are registered")
     runs = len(stack.release_runs())
     stack.handoff("notify", "--delivery", "s3://handoff/in/second", "--commit", COMMITS[1],
                   "--wait")  # fmt: skip
@@ -309,7 +286,7 @@ def _drain(stack: ComposedStack, row: Row) -> None:
     exit_code = stack.container("build")["State"]["ExitCode"]
     row.note(f"it waited {waited:.0f} s")
     row.require(state["type"] == "COMPLETED", f"the release is {state['type']}: {state['message']}")
-    row.require(_versions(stack) == 3, f"{_versions(stack)} versions are registered")
+    row.require(stack.versions() == 3, f"{stack.versions()} versions are registered")
     row.note(f"the release ended well, version 3; the worker's exit code {exit_code}")
     stack.compose("start", "build")
     stack.in_container("control", "prefect", "work-pool", "resume", "handoff-build")
@@ -327,7 +304,7 @@ _FLOW_RUNS = (
 def _again(stack: ComposedStack, row: Row) -> None:
     def state() -> tuple[int, list[str], str]:
         runs = sorted(run["id"] for run in stack.release_runs())
-        return _versions(stack), runs, stack.handoff("history", "toy", "--json")
+        return stack.versions(), runs, stack.handoff("history", "toy", "--json")
 
     before = state()
     stack.keep_logs()

@@ -1,0 +1,1 @@
+"""The Kubernetes manifests on a cluster of one node, brought up from Debian's source."""

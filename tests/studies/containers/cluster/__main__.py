@@ -1,0 +1,68 @@
+"""python -m tests.studies.containers.cluster: the manifests on a cluster of one node, used.
+
+Its options, its exit codes and what it leaves are those of `tests.studies.containers`, and so are
+the images, in the same folder.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from tests.infra.stack.stack_files import TOOLS
+from tests.studies.containers import machine
+from tests.studies.containers.cluster.node import Node, write_runtime
+from tests.studies.containers.cluster.programs import lacking, prepare_programs, programs_of
+from tests.studies.containers.cluster.trial import PORTS, Cluster, try_all
+from tests.studies.containers.engine import find_engine
+from tests.studies.containers.running import (
+    Run,
+    listen_beside,
+    log_of,
+    make_images,
+    sightings_of,
+)
+from tests.studies.containers.stack import Stack
+
+
+def _lacking(folder: Path) -> list[str]:
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    lacks = machine.missing(
+        folder, TOOLS / "kubectl", user=os.geteuid(), release=machine.os_release(), path=path
+    )
+    if packages := lacking(path):
+        lacks.append(
+            "expected programs of Debian's packages: apt-get install --no-install-recommends "
+            + " ".join(packages)
+        )
+    return lacks
+
+
+def _prepare(folder: Path) -> None:
+    log, seen = log_of(folder), sightings_of(folder)
+    engine = find_engine(folder, log)
+    with engine.running(with_networks=False):
+        make_images(engine, seen)
+    with seen.trying("Kubernetes' programs") as row:
+        prepare_programs(folder, log, row)
+
+
+def _try_cluster(folder: Path) -> None:
+    listen_beside()
+    engine = find_engine(folder, log_of(folder))
+    with engine.running(with_networks=True, runtime=write_runtime(folder)):
+        stack = Stack(engine, folder / "cluster-files")
+        stack.make_files({})
+        node = Node(engine, folder / "node", programs_of(folder))
+        with node.running(), node.forwarding(PORTS):
+            try_all(Cluster(stack, node), sightings_of(folder))
+
+
+RUN = Run(
+    "cluster-run", "tests.studies.containers.cluster",
+    {"preparing": _prepare, "trial": _try_cluster}, frozenset({"trial"}), _lacking,
+)  # fmt: skip
+
+if __name__ == "__main__":
+    sys.exit(RUN.main())
