@@ -13,6 +13,19 @@ def text_between_marks(path: Path, name: str) -> str:
     return path.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0]
 
 
+def require_marks(path: Path | None, name: str) -> None:
+    """End the command with a sentence, before it measures, where it couldn't write afterwards.
+
+    Nothing is required where no file was named.
+    """
+    if path is None:
+        return
+    begin, end = _marks(name)
+    text = path.read_text("utf-8") if path.is_file() else ""
+    if end not in text.partition(begin)[2]:
+        sys.exit(f"expected the marks {begin} and {end} in {path}, got none")
+
+
 def write_between_marks(path: Path, name: str, text: str) -> None:
     """Put `text` between these comments of a Markdown file.
 

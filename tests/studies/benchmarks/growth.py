@@ -34,7 +34,7 @@ import psutil
 
 from handoff.tasks.registry.changes import ReleaseRequest
 from handoff.tasks.registry.messages import UploadJob
-from tests.marked import write_between_marks
+from tests.marked import require_marks, write_between_marks
 from tests.studies.benchmarks.growth_models import CURVES, Growing
 from tests.studies.benchmarks.processes import Run, handoff, handoff_command, measure
 from tests.tasks.registry.registering import Here, SomeRegistry, some_registry
@@ -50,6 +50,8 @@ def main() -> None:
     parser.add_argument("--sizes", type=_numbers, help="of one curve")
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
+    for curve in given.curves:
+        require_marks(given.write, f"growth of {curve}")
     for curve in given.curves:
         load = psutil.getloadavg()[0]
         with tempfile.TemporaryDirectory(prefix="handoff-growth-") as scratch:

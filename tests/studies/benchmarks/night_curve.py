@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.marked import write_between_marks
+from tests.marked import require_marks, write_between_marks
 from tests.studies.benchmarks.growth import markdown
 from tests.studies.benchmarks.night import open_deployed, play
 from tests.studies.benchmarks.night_flow import recorded_seconds
@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=1800.0, help="of each night")
     parser.add_argument("--write", type=Path, help="a file with the marks of the curve")
     asked = parser.parse_args()
+    require_marks(asked.write, _MARK)
     outcomes: list[Outcome] = []
     loads: list[float] = []
     for size in map(int, asked.models.split(",")):

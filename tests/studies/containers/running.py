@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.marked import write_between_marks
+from tests.marked import require_marks, write_between_marks
 from tests.studies.containers import machine
 from tests.studies.containers.engine import Engine
 from tests.studies.containers.images import (
@@ -56,6 +56,7 @@ class Run:
         folder: Path = given.folder.absolute()
         if given.part:
             return self._part(given.part, folder)
+        require_marks(given.write, self.name)
         lacks = self.lacking(folder)
         for lack in lacks:
             print(f"{self.name}: {lack}", file=sys.stderr)

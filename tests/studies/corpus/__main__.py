@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from textwrap import shorten
 
-from tests.marked import write_between_marks
+from tests.marked import require_marks, write_between_marks
 from tests.studies.corpus.careless import CARELESS
 from tests.studies.corpus.models import MODELS
 from tests.studies.corpus.table import CarelessRow, ModelRow, judge_careless, judge_model
@@ -35,6 +35,7 @@ def main() -> int:
     if given.one:
         _print_one(given.names[0])
         return 0
+    require_marks(given.write, "corpus")
     chosen = [model for model in MODELS if not given.names or model.name in given.names]
     rows = []
     for model in chosen:

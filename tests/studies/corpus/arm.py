@@ -31,7 +31,7 @@ from handoff.artifacts.recipe.target import ArmTarget
 from handoff.tasks.compile.arm.emulation import emulating
 from handoff.tasks.probe.build import build_arm_runner
 from handoff.tasks.release.jobs import RUNNER_SOURCE
-from tests.marked import write_between_marks
+from tests.marked import require_marks, write_between_marks
 from tests.studies.corpus.release import deliver_model, keep_row, names_of
 
 TARGET = ArmTarget("v8.2")
@@ -233,6 +233,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
+    require_marks(given.write, _MARKS)
     wanted = names_of(given.names or CHOSEN, parser)
     folder = given.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)

@@ -40,7 +40,7 @@ from handoff.tasks.optimize.messages import OptimizeResult
 from handoff.tasks.registry.assemble import refuse_unsound
 from handoff.tasks.release.processes import Processes
 from handoff.tasks.verify.messages import VerifyJob
-from tests.marked import write_between_marks
+from tests.marked import require_marks, write_between_marks
 from tests.studies.corpus.models import MODELS
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 _LIMIT_S = 900.0
 _FACTORIES = {f"demo-{name}": factory for name, factory in DEMO}
 MODEL_NAMES = (*(model.name for model in MODELS), *_FACTORIES)
+_MARKS = "corpus released"
 _ROWS_FILE = "rows.jsonl"
 
 
@@ -230,6 +231,7 @@ def main() -> int:
     if given.one:
         print("\n" + json.dumps(asdict(release(given.one, given.folder))))
         return 0
+    require_marks(given.write, _MARKS)
     wanted = names_of(given.names or corpus, parser)
     file = given.folder.absolute() / _ROWS_FILE
     rows = read_released(file)
@@ -241,7 +243,7 @@ def main() -> int:
     text = table_of([rows[name] for name in wanted])
     print(text)
     if given.write:
-        write_between_marks(given.write, "corpus released", text)
+        write_between_marks(given.write, _MARKS, text)
     return int(any(rows[name].refused_by for name in wanted))
 
 

@@ -21,7 +21,7 @@ import warnings
 from functools import partial
 from pathlib import Path
 
-from tests.marked import write_between_marks
+from tests.marked import require_marks, write_between_marks
 from tests.studies.faults.clean import FAMILIES, SEEDS, clean_table, release_clean
 from tests.studies.faults.hard import HARD, hard_table, judge_hard
 from tests.studies.faults.kinds import KINDS, judge_kinds, kinds_table
@@ -43,6 +43,9 @@ def main() -> int:
     given = parser.parse_intermixed_args()
     warnings.simplefilter("ignore")
     parts = tuple(_PARTS) if given.part == "all" else (given.part,)
+    for part in parts:
+        require_marks(given.write, f"faults {part}")
+    require_marks(given.brief, "faults reports")
     all_good = True
     with tempfile.TemporaryDirectory() as scratch:
         for part in parts:

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.marked import text_between_marks, write_between_marks
+from tests.marked import require_marks, text_between_marks, write_between_marks
 from tests.studies.outages import (
     full_disks,
     kills,
@@ -58,6 +58,8 @@ def main() -> int:
     import boto3  # noqa: F401 - forks have it then
     import mlflow  # noqa: F401
 
+    for part in given.parts or list(_PARTS):
+        require_marks(given.write, f"outages {part}")
     all_good = True
     for part in given.parts or list(_PARTS):
         with tempfile.TemporaryDirectory(prefix="handoff-outages-", dir=_ROOT) as scratch:

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.marked import write_between_marks
+from tests.marked import require_marks, write_between_marks
 from tests.studies.benchmarks.served.build import PRECISIONS, VARIANTS_FILE
 from tests.studies.benchmarks.served.competitors import COMPETITORS, RIVALS
 from tests.studies.benchmarks.served.conditions import told_of
@@ -111,6 +111,7 @@ def _arguments() -> argparse.Namespace:
         parser.error(problem or f"expected {EAGER} as the first competitor, got {rivals[0]}")
     given.float32 = (given.float32 or given.folder / "float32").absolute()
     given.folder = given.folder.absolute()
+    require_marks(given.write, f"served in {given.recipes}")
     return given
 
 

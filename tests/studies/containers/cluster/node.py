@@ -158,9 +158,10 @@ class Node:
         # Nothing of the images is cleared away, and no share of a disk is kept free.
         self._spawn(
             "kubelet", self.programs / "kubelet", named, "--hostname-override=node",
-            f"--root-dir={self.folder}/kubelet", f"--cert-dir={keys}/kubelet",
-            "--container-runtime=docker", f"--docker-endpoint={self.engine.host}",
-            "--network-plugin=", "--pod-infra-container-image=handoff-pause:1",
+            f"--node-ip={_ADDRESS}", f"--root-dir={self.folder}/kubelet",
+            f"--cert-dir={keys}/kubelet", "--container-runtime=docker",
+            f"--docker-endpoint={self.engine.host}", "--network-plugin=",
+            "--pod-infra-container-image=handoff-pause:1",
             f"--cluster-dns={_BRIDGE}", "--cluster-domain=cluster.local",
             "--cgroup-driver=cgroupfs", "--cgroups-per-qos=false", "--enforce-node-allocatable=",
             "--fail-swap-on=false", "--image-gc-high-threshold=100",
