@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, UsageProblem, first_line
+from handoff.artifacts.printable import one_line
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -36,6 +38,12 @@ def told_in_sentences(what: str, expected: str, remedy: str) -> Iterator[None]:
             "the Prefect server can't be reached", expected="an answer from PREFECT_API_URL",
             got=first_line(error, 200),
             remedy=f"Is it up ('handoff up' starts one)? {remedy}",
+        ) from error  # fmt: skip
+    except json.JSONDecodeError as error:
+        raise EnvironmentLacking(
+            "what answers is no Prefect server", expected="a JSON answer from PREFECT_API_URL",
+            got=one_line(error.doc)[:60] or "an empty one",
+            remedy="Fix PREFECT_API_URL: it ends in /api",
         ) from error  # fmt: skip
 
 

@@ -91,7 +91,6 @@ def run_worker(
         _join(joining, pool)
     settings = read_settings()
     require_server(settings.prefect_api, prefect_login())
-    _require_processes(settings, pool)
     require_writable_home(settings)
     if cores:
         os.sched_setaffinity(0, read_cores(cores))
@@ -101,6 +100,8 @@ def run_worker(
     # Where it stays behind, others are to read of it by the machine's name.
     name = name or platform.node()
     _prove(settings, pool, name)
+    with _asked(settings, "for a pool") as client:
+        require_processes(client, pool)
     threads = len(os.sched_getaffinity(0)) if cores and not told else None
     # Started from a shell with &, it would ignore the first SIGTERM, too.
     reset_signals()
@@ -182,11 +183,6 @@ def _asked(settings: Settings, what: str) -> Iterator[SyncPrefectClient]:
         open_client(settings.prefect_api, prefect_login()) as client,
     ):
         yield client
-
-
-def _require_processes(settings: Settings, pool: str) -> None:
-    with _asked(settings, "for a pool") as client:
-        require_processes(client, pool)
 
 
 def _prove(settings: Settings, pool: str, name: str) -> None:

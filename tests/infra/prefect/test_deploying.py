@@ -100,7 +100,7 @@ def test_to_deploy_again_changes_nothing_and_mends_what_was_changed_by_hand(
 
     before = client.read_deployment_by_name(RELEASE)
     automations = {one.name: one for one in client.read_automations()}
-    assert len(automations) == 4
+    assert len(automations) == 5
     client.update_deployment(before.id, DeploymentUpdate(tags=[], description="Mine."))
     client.delete_automation(automations["handoff: repeat runs that crashed"].id)
     client.pause_automation(automations["handoff: end runs whose process is gone"].id)
@@ -311,3 +311,26 @@ def test_without_a_server_it_says_how_to_get_one(tmp_path: Path) -> None:
     assert answer.returncode == 1
     assert "deployments need a Prefect server" in answer.stderr
     assert "handoff up" in answer.stderr
+
+
+def test_an_address_at_which_something_else_answers_is_told(tmp_path: Path) -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>\x1b[31mhi</html>")
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        answer = deploy(f"http://127.0.0.1:{server.server_port}", tmp_path)
+    finally:
+        server.shutdown()
+    assert answer.returncode == 1
+    assert "no Prefect server: expected a JSON answer" in answer.stderr
+    assert r"got <html>\x1b[31mhi</html>. Fix PREFECT_API_URL: it ends in /api" in answer.stderr

@@ -44,6 +44,8 @@ os.execv("RUNC", ["runc", *words])
 # A pod's sandbox holds its network, and does nothing.
 _PAUSE = 'FROM handoff-server:0.2.0\nENTRYPOINT ["tini", "--", "sleep", "infinity"]\n'
 _VOLUMES = 8
+# That Jobs are removed some time after their end, every cluster does since 1.23.
+_LATER = "--feature-gates=TTLAfterFinished=true"
 
 
 def write_runtime(folder: Path) -> Path:
@@ -130,6 +132,7 @@ class Node:
             f"--advertise-address={_ADDRESS}", "--secure-port=6443", "--authorization-mode=RBAC",
             f"--tls-cert-file={keys}/api.crt", f"--tls-private-key-file={keys}/api.key",
             f"--client-ca-file={keys}/ca.crt", f"--token-auth-file={keys}/tokens.csv",
+            "--kubelet-preferred-address-types=InternalIP", _LATER,
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-signing-key-file={keys}/accounts.key",
             f"--service-account-key-file={keys}/accounts.pub",
@@ -140,6 +143,7 @@ class Node:
             "kube-controller-manager", self.programs / "kube-controller-manager", named,
             f"--root-ca-file={keys}/ca.crt", "--use-service-account-credentials",
             f"--service-account-private-key-file={keys}/accounts.key", "--leader-elect=false",
+            _LATER,
         )  # fmt: skip
         self._spawn("kube-scheduler", self.programs / "kube-scheduler", named,
                     "--leader-elect=false")  # fmt: skip

@@ -9,32 +9,31 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tests.infra.stack.stack_files import MANIFESTS, TOOLS
+from tests.infra.stack.stack_processes import status_of
 from tests.studies.containers.cluster.node import NAMESPACE, Node
 from tests.studies.containers.seen import Failed, Row, Sightings
-from tests.studies.containers.stack import Stack
+from tests.studies.containers.stack import PREFECT, Stack
 from tests.studies.containers.trying import went_well
 
 PORTS = {"prefect": 4200, "mlflow": 5000, "minio": 9000}
-COMMITS = ["1" * 40, "2" * 40, "3" * 40, "4" * 40, "5" * 40, "6" * 40]
+COMMITS = ["1" * 40, "2" * 40, "3" * 40, "4" * 40, "5" * 40, "6" * 40, "7" * 40]
 _POOL = "handoff-build"
 _OF_RUNS = "prefect.io/flow-run-id"
 _NODE = "a node"
-_UP = "`kubectl apply -k`, all of it ready"
-_POOLS = "pools and their workers"
-_RELEASED = "a first release, in a pod of its own"
+_UP = "`overlays/minio` applied"
+_CHANGED = "changed to `overlays/pods`, as the README says"
 # Without these there is nothing to try.
-_NEEDED = frozenset({_NODE, _UP, _POOLS, _RELEASED})
+_NEEDED = frozenset({_NODE, _UP, _CHANGED})
 # A node of two cores has room for this; what pods may use stays theirs. Kubernetes 1.20 has no
 # disruption budgets of the version that the manifests name.
-_SMALLER = """\
+_FITTED = """\
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 namespace: handoff
-resources: [../pods]
+resources: [../OVERLAY]
 patches:
   - target: {kind: PodDisruptionBudget}
     patch: |
@@ -99,8 +98,10 @@ def _steps(cluster: Cluster) -> dict[str, Callable[[Row], None]]:
     return {
         _NODE: lambda row: row.note(cluster.node.wait_ready()),
         _UP: partial(_up, cluster),
-        _POOLS: partial(_pools, cluster),
-        _RELEASED: partial(_first, cluster),
+        "a release by a worker": partial(_by_a_worker, cluster),
+        _CHANGED: partial(_change, cluster),
+        "pools and their workers": partial(_pools, cluster),
+        "a release in a pod of its own": partial(_in_a_pod, cluster),
         "what a Job says": partial(_jobs, cluster),
         "two releases at once": partial(_two, cluster),
         "`dispatch` killed during a release": partial(_dispatch_killed, cluster),
@@ -109,17 +110,28 @@ def _steps(cluster: Cluster) -> dict[str, Callable[[Row], None]]:
     }
 
 
-def _render(cluster: Cluster) -> Path:
-    """Write what the overlay of this run makes, and return the file."""
-    manifests = cluster.node.folder / "manifests"
-    shutil.copytree(MANIFESTS, manifests)
-    overlay = manifests / "overlays" / "run"
-    overlay.mkdir()
-    (overlay / "kustomization.yaml").write_text(_SMALLER, "utf-8")
-    rendered = cluster.node.folder / "rendered.yaml"
-    command = [str(TOOLS / "kubectl"), "kustomize", str(overlay), f"--output={rendered}"]
-    cluster.node.engine.log.run(command)
-    return rendered
+def _apply(cluster: Cluster, overlay: str) -> float:
+    """Apply an overlay, fitted to this node; return the seconds until all of it was ready."""
+    node = cluster.node
+    manifests = node.folder / "manifests"
+    if not manifests.exists():
+        shutil.copytree(MANIFESTS, manifests)
+    fitted = manifests / "overlays" / f"{overlay}-here"
+    fitted.mkdir()
+    (fitted / "kustomization.yaml").write_text(_FITTED.replace("OVERLAY", overlay), "utf-8")
+    rendered = node.folder / f"{overlay}.yaml"
+    command = [str(TOOLS / "kubectl"), "kustomize", str(fitted), f"--output={rendered}"]
+    node.engine.log.run(command)
+    node.kubectl("apply", f"--filename={rendered}")
+    node.name_services()
+    return cluster.until("everything is ready", partial(_is_ready, node), 900)
+
+
+def _told(node: Node) -> str:
+    counts = Counter(
+        kind for kind in ("deployments", "statefulsets", "jobs") for _ in node.items(kind)
+    )
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items())
 
 
 def _up(cluster: Cluster, row: Row) -> None:
@@ -132,18 +144,30 @@ def _up(cluster: Cluster, row: Row) -> None:
     node.kubectl(*create, "handoff-signing-key", f"--from-file={made}/secrets/signing.pem")
     node.kubectl("create", "configmap", "handoff-trusted", f"--from-file={made}/secrets/trusted")
     node.kubectl("create", "configmap", "handoff-recipes", f"--from-file={made}/recipes")
-    node.kubectl("apply", f"--filename={_render(cluster)}")
-    node.name_services()
-    took = cluster.until("everything is ready", partial(_is_ready, node), 900)
-    made_here = Counter(
-        kind for kind in ("deployments", "statefulsets", "jobs") for _ in node.items(kind)
-    )
-    restarts = sum(
-        one["restartCount"] for pod in node.items("pods")
-        for one in pod["status"].get("containerStatuses", ())
-    )  # fmt: skip
-    row.note(f"{', '.join(f'{count} {kind}' for kind, count in made_here.items())}, ready in "
-             f"{took:.0f} s; {restarts} containers were restarted")  # fmt: skip
+    took = _apply(cluster, "minio")
+    row.note(f"{_told(node)}, ready after {took:.0f} s")
+    address = f"{PREFECT}/api/health"
+    cluster.until("ports are forwarded", lambda: status_of(address)[0] in (200, 401), 60)
+
+
+def _by_a_worker(cluster: Cluster, row: Row) -> None:
+    source = cluster.stack.deliver("worker", seed=9, width=32)
+    took = cluster.stack.release(source, COMMITS[6])
+    row.require(cluster.stack.versions() == 1, f"{cluster.stack.versions()} versions")
+    row.require(not cluster.pods_of_runs(), "it got a pod of its own")
+    row.note(f"released in {took:.0f} s, version 1")
+
+
+def _change(cluster: Cluster, row: Row) -> None:
+    node = cluster.node
+    in_control = ["exec", "control-0", "--", "prefect", "--no-prompt", "work-pool"]
+    node.kubectl(*in_control, "pause", _POOL)
+    node.kubectl("delete", "statefulset,service", "build", limit_s=300)
+    node.kubectl(*in_control, "delete", _POOL)
+    node.kubectl("delete", "job", "deploy")
+    took = _apply(cluster, "pods")
+    row.require(not node.items("pods", "app.kubernetes.io/name=build"), "a worker is left")
+    row.note(f"{_told(node)}, ready after {took:.0f} s; no build worker is left")
 
 
 def _is_ready(node: Node) -> bool:
@@ -170,14 +194,14 @@ def _pools(cluster: Cluster, row: Row) -> None:
     row.note("no pod waits for a release")
 
 
-def _first(cluster: Cluster, row: Row) -> None:
+def _in_a_pod(cluster: Cluster, row: Row) -> None:
     source = cluster.stack.deliver("first", seed=0, width=32)
     took = cluster.stack.release(source, COMMITS[0])
-    row.require(cluster.stack.versions() == 1, f"{cluster.stack.versions()} versions")
+    row.require(cluster.stack.versions() == 2, f"{cluster.stack.versions()} versions")
     (pod,) = cluster.pods_of_runs()
     began, ended = (pod["status"]["containerStatuses"][0]["state"]["terminated"][key]
                     for key in ("startedAt", "finishedAt"))  # fmt: skip
-    row.note(f"released in {took:.0f} s, version 1; its pod ran from {began[11:19]} to "
+    row.note(f"released in {took:.0f} s, version 2; its pod ran from {began[11:19]} to "
              f"{ended[11:19]}")  # fmt: skip
     cluster.until("its Job has ended", lambda: not cluster.running(), 60)
     row.note("and no pod of a run is left running")
@@ -227,8 +251,8 @@ def _dispatch_killed(cluster: Cluster, row: Row) -> None:
     cluster.node.kubectl("delete", "pod", chosen, "--grace-period=0", "--force")
     cluster.until("the release ends", lambda: cluster.newest()["state"]["type"] == "COMPLETED", 600)
     row.require(cluster.newest()["id"] == begun, "it was begun anew")
-    row.require(cluster.stack.versions() == 2, f"{cluster.stack.versions()} versions")
-    row.note("its pod went on, version 2")
+    row.require(cluster.stack.versions() == 3, f"{cluster.stack.versions()} versions")
+    row.note("its pod went on, version 3")
     cluster.until("it is ready again", partial(_is_ready_now, cluster, "dispatch"), 240)
     row.note("another `dispatch` is ready")
 
@@ -246,8 +270,8 @@ def _pod_deleted(cluster: Cluster, row: Row) -> None:
     cluster.until("another run is begun", lambda: cluster.newest()["id"] != first, 420)
     row.note(f"its run crashed, and was begun again after {time.monotonic() - began:.0f} s")
     cluster.until("that one ends", lambda: cluster.newest()["state"]["type"] == "COMPLETED", 600)
-    row.require(cluster.stack.versions() == 3, f"{cluster.stack.versions()} versions")
-    row.note("and released it, version 3")
+    row.require(cluster.stack.versions() == 4, f"{cluster.stack.versions()} versions")
+    row.note("and released it, version 4")
     cluster.until("no pod runs", lambda: not cluster.running(), 120)
 
 
@@ -260,7 +284,7 @@ def _cancelled(cluster: Cluster, row: Row) -> None:
     cluster.until("its pod is gone", lambda: pod not in cluster.running(), 240)
     row.note(f"its pod was gone after {time.monotonic() - began:.0f} s")
     cluster.until("it is cancelled", lambda: cluster.newest()["state"]["type"] == "CANCELLED", 420)
-    row.require(cluster.stack.versions() == 3, f"{cluster.stack.versions()} versions")
+    row.require(cluster.stack.versions() == 4, f"{cluster.stack.versions()} versions")
     row.note("and the run is Cancelled; nothing was released")
 
 
