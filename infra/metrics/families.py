@@ -37,6 +37,10 @@ FLOW_RUNS = Family(
 QUEUED = Family("handoff_queued_runs", "Flow runs that are due and wait for a worker", ("pool",))
 WORKERS = Family("handoff_workers_online", "Workers that are online", ("pool",))
 NIGHT_MODELS = Family("handoff_night_models", "Models of the newest night", ("outcome",))
+NIGHT_PACKAGES = Family(
+    "handoff_night_packages",
+    "Packages that the newest night built, by what of them came from the cache", ("reused",),
+)  # fmt: skip
 NIGHT_ENDED = Family("handoff_night_ended_timestamp_seconds", "When the newest night ended")
 VERSIONS = Family("handoff_versions", "Versions whose packages are kept", ("model",))
 ALIAS = Family("handoff_alias_version", "The version that an alias points to", ("model", "alias"))
@@ -56,10 +60,13 @@ STEP = Family(
 )
 DISK_FREE = Family("handoff_disk_free_bytes", "Free on the disk that holds it", ("folder",))
 DISK_SIZE = Family("handoff_disk_size_bytes", "Size of the disk that holds it", ("folder",))
+STORE_OBJECTS = Family("handoff_store_objects", "Objects in the store, counted once an hour")
+STORE_BYTES = Family("handoff_store_bytes", "Their size, counted once an hour")
 WAITING = Family("handoff_commits_waiting", "Commits that are kept until Prefect takes them")
 SET_ASIDE = Family("handoff_commits_set_aside", "Commits that Prefect refused for good")
 
 FAMILIES: Sequence[Family] = (
-    SOURCE_UP, FLOW_RUNS, QUEUED, WORKERS, NIGHT_MODELS, NIGHT_ENDED, VERSIONS, ALIAS, LEDGER,
-    SPEEDUP, RMSE, STEP, DISK_FREE, DISK_SIZE, WAITING, SET_ASIDE,
+    SOURCE_UP, FLOW_RUNS, QUEUED, WORKERS, NIGHT_MODELS, NIGHT_PACKAGES, NIGHT_ENDED, VERSIONS,
+    ALIAS, LEDGER, SPEEDUP, RMSE, STEP, DISK_FREE, DISK_SIZE, STORE_OBJECTS, STORE_BYTES, WAITING,
+    SET_ASIDE,
 )  # fmt: skip

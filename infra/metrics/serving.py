@@ -6,12 +6,15 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.release.manifest import Manifest
+from handoff.artifacts.stores.store import open_store
 from handoff.infra.engine.environments import prepare_prefect
 from handoff.infra.metrics.collecting import LOGGER, Figures, Source
 from handoff.infra.metrics.sources import of_home, of_prefect, of_store
+from handoff.infra.metrics.store_use import StoreUse
 from handoff.infra.servers import require_free_port
 from handoff.infra.settings import Settings, read_settings
 from handoff.infra.terminal.echoing import echo, log_lines
@@ -23,8 +26,10 @@ _TIMEOUT_S = 5.0
 def figures_of(settings: Settings) -> Iterator[Figures]:
     """Give the figures of this home, its store and its Prefect server, where there is one."""
     kept: dict[Digest, Manifest] = {}
+    use = StoreUse(partial(open_store, settings.stores.objects))
     sources: dict[str, Source] = {
-        "home": lambda: of_home(settings), "store": lambda: of_store(settings, kept)
+        "home": lambda: of_home(settings), "store": lambda: of_store(settings, kept),
+        "store_use": use.samples,
     }  # fmt: skip
     if settings.is_embedded:
         yield Figures(sources)

@@ -104,6 +104,11 @@ def of_store(settings: Settings, kept: dict[Digest, Manifest]) -> Iterator[Sampl
         yield Sample(known.NIGHT_ENDED, (), datetime.fromisoformat(night.ended).timestamp())
         for outcome, count in Counter(row.outcome for row in night.rows).items():
             yield Sample(known.NIGHT_MODELS, (outcome,), count)
+        built = Counter(
+            one.new.reused or "nothing" for row in night.rows for one in row.comparisons
+        )
+        for reused, count in built.items():
+            yield Sample(known.NIGHT_PACKAGES, (reused,), count)
 
 
 def _of_version(manifest: Manifest, model: str) -> Iterator[Sample]:

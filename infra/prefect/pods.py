@@ -86,6 +86,8 @@ def base_job_template(template: Mapping[str, Any]) -> dict[str, Any]:
         },
         "spec": {
             "backoffLimit": 0,
+            # Never two pods for one run, also while one of them takes its time to end.
+            "podReplacementPolicy": "Failed",
             "ttlSecondsAfterFinished": "{{ finished_job_ttl }}",
             "template": {
                 "metadata": {"labels": labels, "annotations": dict(about.get("annotations", {}))},

@@ -18,13 +18,14 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from handoff.artifacts.errors import EnvironmentLacking
+from handoff.artifacts.errors import EnvironmentLacking, StoreUnreachable
 from handoff.artifacts.night import write_night
-from handoff.artifacts.stores.store import open_store
+from handoff.artifacts.stores.store import Store, open_store
 from handoff.infra.metrics import families as known
 from handoff.infra.metrics.collecting import Figures
 from handoff.infra.metrics.families import FAMILIES, Sample
 from handoff.infra.metrics.sources import of_home, of_prefect, of_store
+from handoff.infra.metrics.store_use import StoreUse
 from handoff.infra.settings import Settings
 from handoff.infra.terminal.step_times import keep_times, times_folder
 from handoff.infra.triggers.arrival import Arrival
@@ -80,6 +81,56 @@ def test_the_newest_night_is_counted_by_outcome(registry: SomeRegistry, tmp_path
     assert sum(counted.values()) == len(night.rows)
     assert counted[("replaced",)] == sum(row.outcome == "replaced" for row in night.rows)
     assert by_labels(found, known.NIGHT_ENDED)[()] > 1.7e9
+    built = by_labels(found, known.NIGHT_PACKAGES)
+    assert sum(built.values()) == sum(len(row.comparisons) for row in night.rows) > 0
+    assert {labels[0] for labels in built} <= {"nothing", "code", "package"}
+
+
+def test_what_a_store_holds_is_listed_once_an_hour(registry: SomeRegistry) -> None:
+    now, opened = [0.0], [0]
+
+    def open_it() -> Store:
+        opened[0] += 1
+        return open_store(registry.stores.objects)
+
+    use = StoreUse(open_it, clock=lambda: now[0])
+    registry.release()
+    files = [path for path in Path(registry.stores.objects).rglob("*") if path.is_file()]
+    wanted = {known.STORE_OBJECTS: len(files), known.STORE_BYTES: sum(map(size_of, files))}
+    assert dict(by_family(use)) == wanted
+    registry.release("2026-11-22T00:00:00+00:00")
+    assert dict(by_family(use)) == wanted
+    assert opened == [1]
+    now[0] = 3601.0
+    wait_until("it is listed again", lambda: dict(by_family(use)) != wanted, 30)
+    assert opened == [2]
+
+
+def by_family(use: StoreUse) -> Iterator[tuple[known.Family, float]]:
+    return ((one.family, one.value) for one in use.samples())
+
+
+def size_of(path: Path) -> int:
+    return path.stat().st_size
+
+
+def test_a_store_that_cannot_be_listed_says_so_and_is_listed_when_it_can(
+    registry: SomeRegistry,
+) -> None:
+    registry.release()
+    is_away = [True]
+
+    def open_it() -> Store:
+        if is_away[0]:
+            raise StoreUnreachable("away", expected="an answer", got="none", remedy="Wait")
+        return open_store(registry.stores.objects)
+
+    use = StoreUse(open_it)
+    for _ in range(2):
+        with pytest.raises(StoreUnreachable):
+            list(use.samples())
+    is_away[0] = False
+    assert [one.family for one in use.samples()] == [known.STORE_OBJECTS, known.STORE_BYTES]
 
 
 def test_disks_commits_that_wait_and_step_times_are_read_off_the_home(

@@ -320,7 +320,8 @@ def test_an_address_at_which_something_else_answers_is_told(tmp_path: Path) -> N
             self.end_headers()
             self.wfile.write(b"<html>\x1b[31mhi</html>")
 
-        do_POST = do_GET
+        def do_POST(self) -> None:
+            self.do_GET()
 
         def log_message(self, *_: object) -> None:
             pass

@@ -1,0 +1,64 @@
+"""How much a store holds, which takes a listing of it: once an hour, and beside what is asked."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.stores.store import Store
+from handoff.infra.metrics import families as known
+from handoff.infra.metrics.families import Sample
+
+# A listing of a thousand objects is one request, which S3 charges for.
+_HOLDS_S = 3600.0
+_PATIENCE_S = 5.0
+
+
+class StoreUse:
+    """The objects and bytes of a store, as a source of figures.
+
+    A listing of a large store takes longer than a look may: it goes on in a thread, and there are
+    no figures until the first one is through. One that failed is begun again with the next look,
+    which raises `HandoffError` or `OSError` as it did.
+    """
+
+    def __init__(
+        self, open_store: Callable[[], Store], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._open, self._clock = open_store, clock
+        self._listed: tuple[int, int] | None = None
+        self._at = 0.0
+        self._failed: HandoffError | OSError | None = None
+        self._thread: threading.Thread | None = None
+
+    def samples(self) -> Iterator[Sample]:
+        """Give the figures of the newest listing; begin another where that is an hour old."""
+        if self._thread is None and self._is_old():
+            self._thread = threading.Thread(target=self._list, daemon=True, name="store-use")
+            self._thread.start()
+        if self._thread is not None:
+            self._thread.join(_PATIENCE_S if self._listed is None else 0.0)
+            if not self._thread.is_alive():
+                self._thread = None
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed
+        if self._listed is not None:
+            objects, size = self._listed
+            yield Sample(known.STORE_OBJECTS, (), objects)
+            yield Sample(known.STORE_BYTES, (), size)
+
+    def _is_old(self) -> bool:
+        return self._listed is None or self._clock() - self._at >= _HOLDS_S
+
+    def _list(self) -> None:
+        objects = size = 0
+        try:
+            for stored in self._open().keys(""):
+                objects, size = objects + 1, size + stored.size_bytes
+        except (HandoffError, OSError) as error:
+            self._failed = error
+            return
+        self._at, self._listed = self._clock(), (objects, size)
