@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shlex
 import stat
 import sys
 import tempfile
@@ -33,7 +32,6 @@ from handoff.infra.engine.environments import (
 )
 from handoff.infra.engine.looking import empty_folder
 from handoff.infra.prefect.absences import Absence, end_absence, tell_absence
-from handoff.infra.prefect.deployments import FLOW_RUN_COMMAND
 from handoff.infra.prefect.pools import (
     as_variable,
     open_client,
@@ -113,7 +111,7 @@ def run_worker(
 
 
 def carry_out_one_run(pool: str) -> NoReturn:
-    """Replace this process by the flow run that Prefect's variable names, in this pod of its own.
+    """Replace this process by one for the flow run that Prefect's variable names, in its own pod.
 
     One that has ended by now is left alone: a pod may begin long after it was asked for. Raises
     `EnvironmentLacking` where this machine can't do the pool's jobs: the run, which has not begun,
@@ -128,7 +126,8 @@ def carry_out_one_run(pool: str) -> NoReturn:
         sys.exit(0)
     _prove(settings, pool, _PODS)
     end_absence(settings, pool, _PODS)
-    _become(shlex.split(FLOW_RUN_COMMAND), settings, worker_environment(settings, None))
+    command = [sys.executable, "-P", "-m", "handoff.infra.stack.one_run", "--pool", pool]
+    _become([*command, "--run", str(run)], settings, worker_environment(settings, None))
 
 
 def _become(command: list[str], settings: Settings, environment: dict[str, str]) -> NoReturn:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import copy
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from handoff.artifacts.errors import UsageProblem
 from handoff.flows.site import BUILD_POOL, CONTROL_POOL, RELEASE
 from handoff.infra.prefect.pods import read_pod_pools
-from tests.infra.stack.stack_files import pod_templates
+from tests.infra.stack.stack_files import REPOSITORY, pod_templates
 from tests.prefect_server import free_port, prefect_client
+from tests.served_stack import wait_until
 
 _GPU_POOL = "handoff-cuda-sm90"
 _SWEEP = "collect-garbage/handoff"
@@ -228,6 +232,51 @@ def test_a_pod_carries_out_its_run_and_one_that_begins_too_late_does_nothing(
     assert late.returncode == 0, late.stderr
     assert f"{run.id} has ended, and nothing is left to do for it" in late.stderr
     assert client.read_flow_run(run.id).state.timestamp == ended.state.timestamp
+
+
+@contextmanager
+def _pod_with_a_long_run(client: Any, home: Path) -> Iterator[tuple[subprocess.Popen[str], UUID]]:
+    """Give the process of a pod and the run that it carries out, which has begun."""
+    from prefect.states import Pending
+
+    deployment = client.create_deployment(
+        flow_id=client.create_flow_from_name("sleeping"), name="long",
+        entrypoint="tests.infra.prefect.sleeping.sleep_long", work_pool_name=CONTROL_POOL,
+    )  # fmt: skip
+    run = client.create_flow_run_from_deployment(deployment).id
+    client.set_flow_run_state(run, Pending())
+    environment = {
+        **os.environ, "PREFECT_API_URL": str(client.api_url).rstrip("/"),
+        "HANDOFF_HOME": str(home), "HANDOFF_STORE": str(home / "store"),
+        "PREFECT__FLOW_RUN_ID": str(run), "PYTHONPATH": str(REPOSITORY),
+        "PREFECT_WORKER_CANCELLATION_POLL_SECONDS": "5",
+    }  # fmt: skip
+    command = [sys.executable, "-m", "handoff", "worker", "--pool", CONTROL_POOL, "--one-run"]
+    with subprocess.Popen(command, env=environment, text=True, stderr=subprocess.PIPE) as pod:
+        try:
+            wait_until("it runs", lambda: bool(client.read_flow_run(run).state.is_running()))
+            yield pod, run
+        finally:
+            pod.kill()
+
+
+@pytest.mark.server
+def test_a_run_that_is_cancelled_ends_in_its_pod(client: Any, home: Path) -> None:
+    from prefect.states import Cancelling
+
+    with _pod_with_a_long_run(client, home) as (pod, run):
+        client.set_flow_run_state(run, Cancelling())
+        pod.wait(90)
+        wait_until("it is cancelled", lambda: bool(client.read_flow_run(run).state.is_cancelled()))
+
+
+@pytest.mark.server
+def test_a_pod_that_is_told_to_end_says_that_its_run_crashed(client: Any, home: Path) -> None:
+    with _pod_with_a_long_run(client, home) as (pod, run):
+        pod.send_signal(signal.SIGTERM)
+        pod.wait(60)
+        state = client.read_flow_run(run).state
+        assert state.is_crashed(), state
 
 
 @pytest.mark.server
