@@ -1,4 +1,7 @@
-"""Servers on this machine: whether a port is free, what one answers, and what it said last."""
+"""Servers: whether a port is free, what one answers, and what it said last.
+
+A login is `user:password`, or the key or token of a managed service, which has no colon.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,11 @@ import urllib.request
 from email.utils import parsedate_to_datetime
 from http.client import HTTPResponse
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from handoff.artifacts.errors import UsageProblem
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def require_free_port(host: str, port: int, name: str, option: str = "--port") -> None:
@@ -41,9 +47,25 @@ def get_status(address: str, login: str = "") -> int:
         return 0
 
 
-def prefect_question(api: str) -> str:
-    """Return the address of the cheapest question that a Prefect server needs a login for."""
-    return f"{api.rstrip('/')}/admin/version"
+def prefect_status(api: str, login: str) -> int:
+    """Return how a Prefect server answers the cheapest question that needs a login; 0: not at all.
+
+    Prefect Cloud, whose logins are keys, has no such question: there it is a pool that isn't there.
+    """
+    if not is_key(login):
+        return get_status(f"{api.rstrip('/')}/admin/version", login)
+    status = get_status(f"{api.rstrip('/')}/work_pools/none-of-this-name", login)
+    return 200 if status == 404 else status
+
+
+def is_key(login: str) -> bool:
+    """Tell whether a login is a managed service's key or token."""
+    return bool(login) and ":" not in login
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether an address is this machine's own: no proxy is between."""
+    return urlsplit(address).hostname in LOOPBACK
 
 
 def mlflow_question(address: str) -> str:
@@ -67,11 +89,13 @@ def clock_ahead_s(address: str, login: str = "") -> float | None:
 
 def _opened(address: str, login: str) -> HTTPResponse:
     request = urllib.request.Request(address)  # noqa: S310 - an http address of a setting
-    if login:
+    if is_key(login):
+        request.add_header("Authorization", f"Bearer {login}")
+    elif login:
         token = base64.b64encode(login.encode()).decode()
         request.add_header("Authorization", f"Basic {token}")
-    # No proxy is between a machine and itself.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    proxies = urllib.request.ProxyHandler({} if is_loopback(address) else None)
+    opener = urllib.request.build_opener(proxies)
     answer: HTTPResponse = opener.open(request, timeout=5)
     return answer
 

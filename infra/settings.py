@@ -11,8 +11,10 @@ What a child process sees of the environment is decided in `infra.engine.environ
 | `MLFLOW_TRACKING_URI` | the MLflow server | SQLite in `$HANDOFF_HOME/mlflow` |
 | `MLFLOW_TRACKING_USERNAME`, `MLFLOW_TRACKING_PASSWORD` | its login | none |
 | `MLFLOW_TRACKING_TOKEN` | a token in the place of that | |
+| `DATABRICKS_*` | what MLflow's `databricks` reads; only the steps that store see it | |
 | `PREFECT_API_URL` | the Prefect server that records the flow | an embedded one |
 | `PREFECT_API_AUTH_STRING` | its login, `user:password` | none |
+| `PREFECT_API_KEY` | Prefect Cloud's key in the place of that | none |
 | `HANDOFF_SIGNING_KEY` | the key that signs: a PEM file, or a KMS's address | made in the home |
 | `HANDOFF_SIGNING_PUBLIC_KEY` | its public key, which a KMS's needs | |
 | `HANDOFF_TRUSTED_KEYS` | the trusted public keys: files, folders | `$HANDOFF_HOME/keys/trusted` |
@@ -338,18 +340,20 @@ def read_served_settings() -> ServedSettings:
 
 
 def prefect_login() -> str:
-    """Return `user:password` for the Prefect server that is named; empty for none."""
-    return os.environ.get("PREFECT_API_AUTH_STRING", "")
+    """Return `user:password`, or Prefect Cloud's key, for the server that is named; or nothing."""
+    return os.environ.get("PREFECT_API_AUTH_STRING", "") or os.environ.get("PREFECT_API_KEY", "")
 
 
 def mlflow_login() -> str | None:
-    """Return `user:password` for MLflow's server, empty for none; None where it is of another form.
+    """Return `user:password`, or a token, for MLflow's server; empty for none.
 
-    That is a token, or what MLflow reads from a file of the user's.
+    None is what MLflow reads from a file of the user's.
     """
     user = os.environ.get("MLFLOW_TRACKING_USERNAME", "")
-    file = Path("~/.mlflow/credentials").expanduser()
-    if os.environ.get("MLFLOW_TRACKING_TOKEN") or (not user and file.exists()):
+    # As MLflow has it: a user comes before a token.
+    if not user and (token := os.environ.get("MLFLOW_TRACKING_TOKEN", "")):
+        return token
+    if not user and Path("~/.mlflow/credentials").expanduser().exists():
         return None
     return f"{user}:{os.environ.get('MLFLOW_TRACKING_PASSWORD', '')}" if user else ""
 

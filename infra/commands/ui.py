@@ -9,11 +9,9 @@ from handoff.artifacts.isolated import FOR_CHILDREN, isolated
 from handoff.infra.engine.environments import replace_process
 from handoff.infra.engine.looking import empty_folder
 from handoff.infra.extras import require_extra
-from handoff.infra.servers import require_free_port
+from handoff.infra.servers import LOOPBACK, require_free_port
 from handoff.infra.settings import Settings, read_settings, require_writable_home
 from handoff.infra.terminal.echoing import echo
-
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def open_ui(host: str, port: int) -> None:
@@ -25,7 +23,7 @@ def open_ui(host: str, port: int) -> None:
     if settings.stores.tracking_uri.startswith("http"):
         echo(f"The registry is a server of its own: open {settings.stores.tracking_uri}")
         return
-    if host not in _LOOPBACK:
+    if host not in LOOPBACK:
         raise UsageProblem(
             "MLflow's UI is not shown to the network", expected="a loopback address",
             got=host[:60], remedy="MLflow has no login here: use an MLflow server with one, "

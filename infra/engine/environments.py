@@ -55,7 +55,7 @@ _PATHS = frozenset(
 _SEVERAL = "HANDOFF_TRUSTED_KEYS"
 _NETWORK_PREFIXES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_")
 _NETWORK_NAMES = frozenset({"http_proxy", "https_proxy", "no_proxy", "REQUESTS_CA_BUNDLE"})
-_STORE_PREFIXES = ("AWS_", "MLFLOW_", "BOTO_", *_NETWORK_PREFIXES)
+_STORE_PREFIXES = ("AWS_", "MLFLOW_", "DATABRICKS_", "BOTO_", *_NETWORK_PREFIXES)
 # What fetches deliveries asks S3, git (and ssh for it), and servers behind https; what gets another
 # torch, uv.
 _SOURCE_PREFIXES = ("AWS_", "BOTO_", "GIT_", "SSH_", "UV_", *_NETWORK_PREFIXES)

@@ -22,6 +22,7 @@ from handoff.artifacts.printable import one_line
 from handoff.artifacts.waiting import looks
 from handoff.infra.prefect.deployments import POD_TYPE, POOLS
 from handoff.infra.prefect.prefect_api import told_in_sentences
+from handoff.infra.servers import is_key, is_loopback
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -227,7 +228,10 @@ def paused_pool(api: str, login: str, name: str) -> Iterator[None]:
 
 
 def open_client(api: str, login: str) -> SyncPrefectClient:
-    """Return a client of the server at an address; no proxy is between."""
+    """Return a client of the server at an address; to this machine's own no proxy is between."""
     from prefect.client.orchestration import SyncPrefectClient
 
-    return SyncPrefectClient(api, auth_string=login or None, httpx_settings={"trust_env": False})
+    way: dict[str, Any] = {"trust_env": not is_loopback(api)}
+    if is_key(login):
+        return SyncPrefectClient(api, api_key=login, httpx_settings=way)
+    return SyncPrefectClient(api, auth_string=login or None, httpx_settings=way)

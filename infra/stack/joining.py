@@ -18,9 +18,8 @@ from handoff.artifacts.files.writing import write_whole
 from handoff.artifacts.release.signing import key_files, public_key_of, read_trust
 from handoff.infra.home import home_folder
 from handoff.infra.prefect.stack_settings import StackSettings, read_shared, share
-from handoff.infra.servers import get_status, mlflow_question, prefect_question
+from handoff.infra.servers import LOOPBACK, get_status, mlflow_question, prefect_status
 from handoff.infra.settings import Settings, mlflow_login, prefect_login, read_settings
-from handoff.infra.stack.logins import LOOPBACK
 from handoff.infra.stack.setup import is_secret
 from handoff.infra.terminal.echoing import ask, ask_secret, echo, on_terminal
 
@@ -100,7 +99,7 @@ def _api_of(url: str) -> str:
 
 
 def _ask_prefect_login(api: str) -> None:
-    if get_status(prefect_question(api), prefect_login()) not in (401, 403) or not on_terminal():
+    if prefect_status(api, prefect_login()) not in (401, 403) or not on_terminal():
         return
     os.environ["PREFECT_API_AUTH_STRING"] = ask_secret("The Prefect server's login, user:password")
 

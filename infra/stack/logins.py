@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.files.writing import write_whole
+from handoff.infra.servers import LOOPBACK
 from handoff.infra.settings import ServedSettings
 from handoff.infra.stack.place import Place, Stack
 from handoff.infra.stack.postgres import connection
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _ADMIN = "admin"
 # MLflow refuses a shorter one.
 _SHORTEST = 12

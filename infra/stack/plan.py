@@ -13,10 +13,10 @@ from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.isolated import isolated
 from handoff.flows.site import BUILD_POOL, CONTROL_POOL
 from handoff.infra.engine.environments import QUIET
-from handoff.infra.servers import require_free_port
+from handoff.infra.servers import LOOPBACK, require_free_port
 from handoff.infra.settings import ServedSettings, Settings, artifact_root
 from handoff.infra.stack.arrivals import chosen_places, chosen_webhook, services_of_arrivals
-from handoff.infra.stack.logins import LOOPBACK, Logins, mlflow_login_environment
+from handoff.infra.stack.logins import Logins, mlflow_login_environment
 from handoff.infra.stack.place import Choices, Place, Stack, is_any, reachable
 from handoff.infra.stack.postgres import (
     connection,

@@ -25,7 +25,7 @@ from handoff.artifacts.stores.store import open_store
 from handoff.flows.site import BUILD_POOL, CONTROL_POOL
 from handoff.infra.engine.child import StepProcess
 from handoff.infra.extras import installed
-from handoff.infra.servers import clock_ahead_s, get_status, mlflow_question
+from handoff.infra.servers import LOOPBACK, clock_ahead_s, get_status, mlflow_question
 from handoff.infra.settings import (
     Settings,
     compiler_name,
@@ -34,7 +34,6 @@ from handoff.infra.settings import (
     require_writable_home,
     unset,
 )
-from handoff.infra.stack.logins import LOOPBACK
 from handoff.tasks.registry.messages import KeyJob
 from handoff.tasks.registry.moving import SIGNER
 
@@ -117,12 +116,13 @@ def _mlflow(settings: Settings) -> str:
     address = settings.stores.tracking_uri
     login = mlflow_login()
     if login is None:
-        return f"{address}, whose login is not a user's and a password"
+        return f"{address}, whose login MLflow reads itself"
     status = get_status(mlflow_question(address), login)
     if status in (401, 403):
         raise EnvironmentLacking(
             f"MLflow at {address} doesn't let this machine in",
-            expected="its login in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+            expected="its login in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or its "
+            "token in MLFLOW_TRACKING_TOKEN",
             got=f"HTTP status {status} {'for the one that is set' if login else 'without one'}",
             remedy="Set them as the stack has them: 'handoff up --print-environment' prints them "
             "there",

@@ -13,6 +13,7 @@ from handoff.artifacts.files.writing import write_whole
 from handoff.infra.engine.environments import prepare_prefect, supervisor_environment
 from handoff.infra.home import home_folder
 from handoff.infra.prefect.pools import make_pools
+from handoff.infra.servers import LOOPBACK
 from handoff.infra.settings import (
     Settings,
     read_served_settings,
@@ -23,7 +24,7 @@ from handoff.infra.stack import postgres
 from handoff.infra.stack.arrivals import chosen_places, chosen_webhook
 from handoff.infra.stack.down import end_leftovers
 from handoff.infra.stack.joining import share_settings
-from handoff.infra.stack.logins import LOOPBACK, read_logins
+from handoff.infra.stack.logins import read_logins
 from handoff.infra.stack.place import Choices, Place, Stack
 from handoff.infra.stack.plan import (
     BUCKET,

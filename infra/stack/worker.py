@@ -39,7 +39,7 @@ from handoff.infra.prefect.pools import (
     share_out,
 )
 from handoff.infra.prefect.prefect_api import told_in_sentences
-from handoff.infra.servers import get_status, prefect_question
+from handoff.infra.servers import prefect_status
 from handoff.infra.settings import (
     Settings,
     prefect_login,
@@ -234,12 +234,13 @@ def require_server(api: str, login: str) -> None:
             got="none", remedy="Run 'handoff up', and then: "
             'eval "$(handoff up --print-environment)"',
         )  # fmt: skip
-    status = get_status(prefect_question(api), login)
+    status = prefect_status(api, login)
     if status in (401, 403):
         raise UsageProblem(
             "The Prefect server doesn't let this worker in",
-            expected="its login in PREFECT_API_AUTH_STRING", got=f"HTTP status {status}",
-            remedy="Set it to the server's PREFECT_SERVER_API_AUTH_STRING",
+            expected="its login in PREFECT_API_AUTH_STRING, or Prefect Cloud's key in "
+            "PREFECT_API_KEY", got=f"HTTP status {status}",
+            remedy="Set it to the server's PREFECT_SERVER_API_AUTH_STRING, or to a key of yours",
         )  # fmt: skip
     if status != 200:
         raise EnvironmentLacking(

