@@ -11,7 +11,6 @@ What a child process sees of the environment is decided in `infra.engine.environ
 | `MLFLOW_TRACKING_URI` | the MLflow server | SQLite in `$HANDOFF_HOME/mlflow` |
 | `MLFLOW_TRACKING_USERNAME`, `MLFLOW_TRACKING_PASSWORD` | its login | none |
 | `MLFLOW_TRACKING_TOKEN` | a token in the place of that | |
-| `DATABRICKS_*` | what MLflow's `databricks` reads; only the steps that store see it | |
 | `PREFECT_API_URL` | the Prefect server that records the flow | an embedded one |
 | `PREFECT_API_AUTH_STRING` | its login, `user:password` | none |
 | `PREFECT_API_KEY` | Prefect Cloud's key in the place of that | none |
@@ -29,7 +28,7 @@ What a child process sees of the environment is decided in `infra.engine.environ
 | `HANDOFF_FORGE_URL` | its address | `https://api.github.com`, `https://gitlab.com` |
 | `HANDOFF_FORGE_TOKEN_FILE` | the file of a token that may write statuses there | |
 | `HANDOFF_FORGE_TOKEN` | the token itself, where it is in no file | |
-| `AWS_*`, `MLFLOW_*` | what boto3 and MLflow read; only the steps that store see them | |
+| `AWS_*`, `MLFLOW_*`, `DATABRICKS_*` | what boto3 and MLflow read; steps that store see it | |
 | `PREFECT_SERVER_DATABASE_CONNECTION_URL` | for `handoff up`: the PostgreSQL to use | its own |
 | `MLFLOW_BACKEND_STORE_URI` | for `handoff up`: MLflow's database, where that one can't have it | |
 | `PREFECT_SERVER_API_AUTH_STRING` | for `handoff up`: Prefect's `user:password` | no login |

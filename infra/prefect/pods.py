@@ -130,7 +130,7 @@ def _templates(path: Path) -> list[dict[str, Any]]:
     except (OSError, ValueError, RecursionError) as error:
         raise UsageProblem(
             "the file of PodTemplates can't be read", expected=_WANTED,
-            got=f"{path}: {first_line(error, 200)}", remedy="Write it anew, and name it in --pods",
+            got=f"{path}: {first_line(error, 200)}", remedy="Write it again, and name it in --pods",
         ) from error  # fmt: skip
     kind = content.get("kind") if isinstance(content, dict) else None
     if kind not in _KINDS:

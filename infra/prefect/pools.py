@@ -133,7 +133,7 @@ def _require_pods(name: str, kind: str) -> None:
             "Prefect doesn't change a pool's type", expected=f"{name} of the type {POD_TYPE}",
             got=f"one of the type {one_line(kind)[:40]}",
             remedy=f"Stop its workers, let its runs end, delete it ('prefect work-pool delete "
-            f"{name}'), and run this again: it is made anew, with its deployments",
+            f"{name}'), and run this again: it is made with its deployments",
         )  # fmt: skip
 
 
