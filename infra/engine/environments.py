@@ -61,6 +61,8 @@ _STORE_PREFIXES = ("AWS_", "MLFLOW_", "DATABRICKS_", "BOTO_", *_NETWORK_PREFIXES
 _SOURCE_PREFIXES = ("AWS_", "BOTO_", "GIT_", "SSH_", "UV_", *_NETWORK_PREFIXES)
 _SOURCE_NAMES = frozenset({"XDG_CONFIG_HOME"})
 _SIGNING_PREFIX = "HANDOFF_SIGNING_"
+# What Prefect was told in this process, which its user had not set.
+_for_this_process: set[str] = set()
 # For what tells people alone (`infra.telling`): it can write to a team's repositories.
 FORGE_TOKEN = "HANDOFF_FORGE_TOKEN"  # noqa: S105 - a variable's name
 # What each key service's own client reads, by the scheme of the key's URI.
@@ -125,8 +127,9 @@ def prepare_prefect(settings: Settings, *, retries: int | None = None) -> None:
         defaults["PREFECT_HOME"] = str(settings.home / "prefect")
     if retries is not None:
         defaults["PREFECT_CLIENT_MAX_RETRIES"] = str(retries)
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
+    for name in defaults.keys() - os.environ.keys():
+        os.environ[name] = defaults[name]
+        _for_this_process.add(name)
 
 
 def supervisor_environment(home: Path) -> dict[str, str]:
@@ -213,11 +216,16 @@ def worker_environment(settings: Settings, threads: int | None) -> dict[str, str
     )
     if threads is not None:
         defaults["OMP_NUM_THREADS"] = str(threads)
-    lacking = {name: value for name, value in defaults.items() if name not in os.environ}
+    set_by_user = os.environ.keys() - _for_this_process
+    lacking = {name: value for name, value in defaults.items() if name not in set_by_user}
     return lacking | {"PATH": path_with_own_commands()}
 
 
 def replace_process(command: list[str], extra: dict[str, str]) -> NoReturn:
-    """Replace this process by `command`, with `extra` variables in its environment."""
-    environment = {**child_environment(whole=True), **extra}
+    """Replace this process by `command`, with `extra` variables in its environment.
+
+    What Prefect was told here (`prepare_prefect`) isn't for the one that takes its place.
+    """
+    own = child_environment(whole=True).items()
+    environment = {name: value for name, value in own if name not in _for_this_process} | extra
     os.execvpe(command[0], command, environment)  # noqa: S606 - argv of our own

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -239,3 +242,30 @@ def test_a_step_may_take_the_memory_that_is_named_or_what_is_free(
         monkeypatch.setenv("HANDOFF_STEP_MEMORY", text)
         with pytest.raises(UsageProblem, match="is too little for any step: expected 500M or more"):
             step_memory_bytes()
+
+
+def test_what_prefect_was_told_here_is_not_for_the_process_that_takes_this_ones_place(
+    tmp_path: Path,
+) -> None:
+    code = """
+import json, sys
+from handoff.infra.engine.environments import (
+    prepare_prefect, replace_process, worker_environment,
+)
+from handoff.infra.settings import read_settings
+
+prepare_prefect(read_settings(), retries=1)
+show = "import json, os; print(json.dumps(dict(os.environ)))"
+replace_process([sys.executable, "-c", show], worker_environment(read_settings(), None))
+"""
+    mine = {"PREFECT_SERVER_LOGGING_LEVEL": "DEBUG", "HANDOFF_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **mine}, capture_output=True, text=True,
+        check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    after = json.loads(done.stdout)
+    assert not {"PREFECT_LOGGING_LEVEL", "PREFECT_CLIENT_MAX_RETRIES"} & set(after)
+    assert after["PREFECT_SERVER_LOGGING_LEVEL"] == "DEBUG"
+    assert after["DO_NOT_TRACK"] == "true"
+    assert after["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] == "30"

@@ -181,7 +181,7 @@ def test_a_release_is_recorded_by_both_services(
     assert done.returncode == 0, done.stderr
     with open_client(managed.behind, "") as client:
         runs = [one for one in client.read_flow_runs() if one.name.startswith("release")]
-        assert [run.state.is_completed() for run in runs] == [True]
+        assert [run.state and run.state.is_completed() for run in runs] == [True]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_TOKEN", TOKEN)
         assert MlflowClient(managed.mlflow).get_model_version("toy", "1").status == "READY"

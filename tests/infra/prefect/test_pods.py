@@ -228,6 +228,9 @@ def test_a_pod_carries_out_its_run_and_one_that_begins_too_late_does_nothing(
     assert "store:" in first.stderr
     ended = client.read_flow_run(run.id)
     assert ended.state.is_completed(), ended.state
+    # Its page has what its flow says: nothing that the checks told Prefect in this process is left.
+    said = [line.message for line in client.read_logs() if line.flow_run_id == run.id]
+    assert any("Finished in state Completed" in line for line in said), said
     late = _handoff(client, home, *words, **named)
     assert late.returncode == 0, late.stderr
     assert f"{run.id} has ended, and nothing is left to do for it" in late.stderr
