@@ -17,7 +17,8 @@ _REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*).*; extra == ['\"]([a-z0
 # Packages that are imported by another name than they are installed by.
 _IMPORTED_AS = {
     "markdown-it-py": "markdown_it", "opentelemetry-exporter-otlp-proto-http": "opentelemetry",
-    "psycopg2-binary": "psycopg2", "scikit-learn": "sklearn",
+    "prometheus-flask-exporter": "prometheus_flask_exporter", "psycopg2-binary": "psycopg2",
+    "scikit-learn": "sklearn",
 }  # fmt: skip
 # What is imported here and comes with one of an extra's packages.
 _COMES_WITH = {

@@ -111,6 +111,7 @@ class Place:
         self.configuration = self.folder / "supervisor.conf"
         self.environment = self.folder / "environment"
         self.prefect_home = self.folder / "prefect"
+        self.mlflow_metrics = self.folder / "mlflow-metrics"
         self.setup = self.folder / "setup.json"
         self._stack = self.folder / "stack.json"
 
@@ -135,7 +136,9 @@ class Place:
                     remedy="Set HANDOFF_HOME to a shorter one",
                 )  # fmt: skip
         mlflow = self.home / "mlflow"
-        for folder in (self.folder, self.services, self.logs, self.prefect_home, mlflow):
+        for folder in (
+            self.folder, self.services, self.logs, self.prefect_home, self.mlflow_metrics, mlflow
+        ):  # fmt: skip
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder.chmod(0o700)
 

@@ -195,6 +195,7 @@ def _mlflow(stack: Stack, place: Place, served: ServedSettings, logins: Logins) 
             "mlflow", "server", "--host", stack.host,
             "--port", str(stack.mlflow_port), "--workers", "1",
             *(["--app-name", "basic-auth"] if logins.mlflow else []),
+            *(["--expose-prometheus", str(place.mlflow_metrics)] if stack.metrics else []),
         )),
         environment, keeps="stores", stage=10, is_awaited=False, address=stack.mlflow,
     )  # fmt: skip

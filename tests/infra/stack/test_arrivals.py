@@ -96,12 +96,14 @@ def test_they_run_with_the_stack_come_back_when_killed_and_are_left_out_when_swi
             assert answer.status == 200
         with urllib.request.urlopen(f"http://127.0.0.1:{figures}/metrics", timeout=30) as answer:
             told = answer.read().decode()
-        for source in ("prefect", "store", "home"):
+        for source in ("prefect", "store", "store_use", "home"):
             assert f'handoff_source_up{{source="{source}"}} 1.0' in told
         assert 'handoff_workers_online{pool="handoff-build"} 1.0' in told
         own = services["prefect"]["address"] + "/api/metrics"
         with urllib.request.urlopen(own, timeout=30) as answer:
             assert b"# HELP" in answer.read()
+        with urllib.request.urlopen(services["mlflow"]["address"] + "/metrics", timeout=30) as one:
+            assert b"mlflow_http_request_total" in one.read()
         assert home.run("down").returncode == 0
         assert home.left() == []
         up = home.up("--webhook", "off", "--watch", "off", "--no-metrics", "--json")
