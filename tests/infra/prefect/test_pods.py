@@ -191,6 +191,35 @@ def test_a_pool_that_is_deployed_with_pods_keeps_them_and_takes_no_worker_of_our
 
 
 @pytest.mark.server
+def test_a_pod_has_an_hour_to_begin_and_a_process_five_minutes(client: Any, home: Path) -> None:
+    from prefect.events.filters import EventFilter, EventNameFilter
+
+    assert home
+    told = {one.name.removeprefix("handoff: "): one for one in client.read_automations()}
+    limits = {name: told[f"end {name} that never began"].trigger for name in ("runs", "pods")}
+    assert {n: one.within.total_seconds() for n, one in limits.items()} == {
+        "runs": 300, "pods": 3600,
+    }  # fmt: skip
+    asked_for = _asked_for(client)
+    named = EventFilter(event=EventNameFilter(name=["prefect.flow-run.Pending"]))
+    wanted = {"prefect.resource.role": "work-pool", "prefect.work-pool.type": "kubernetes"}
+
+    def is_told() -> bool:
+        """Tell whether the run's event has what the trigger asks for."""
+        return any(
+            wanted.items() <= related.model_dump().items()
+            for event in client.read_events(filter=named, limit=50).events
+            if event.resource.id == f"prefect.flow-run.{asked_for.id}"
+            for related in event.related
+        )
+
+    wait_until("the event is there", is_told, 60)
+    assert wanted in [one.model_dump() for one in limits["pods"].match_related]
+    others = [one.model_dump() for one in limits["runs"].match_related]
+    assert {**wanted, "prefect.work-pool.type": "!kubernetes"} in others
+
+
+@pytest.mark.server
 def test_a_pool_of_workers_is_not_made_one_of_pods(home: Path, tmp_path: Path) -> None:
     with prefect_client(tmp_path / "prefect") as other:
         assert _handoff(other, home, "deploy").returncode == 0
