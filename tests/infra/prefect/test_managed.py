@@ -152,6 +152,7 @@ def test_a_key_that_the_service_does_not_know_is_told(
     assert "Traceback" not in worker.stderr + deployed.stderr
 
 
+@pytest.mark.long
 def test_a_worker_proves_both_services_and_is_in_the_pool(
     managed: Managed, home: Path, tmp_path: Path
 ) -> None:

@@ -220,6 +220,7 @@ def test_a_pod_has_an_hour_to_begin_and_a_process_five_minutes(client: Any, home
 
 
 @pytest.mark.server
+@pytest.mark.long
 def test_a_pool_of_workers_is_not_made_one_of_pods(home: Path, tmp_path: Path) -> None:
     with prefect_client(tmp_path / "prefect") as other:
         assert _handoff(other, home, "deploy").returncode == 0
