@@ -27,12 +27,13 @@ def os_release(path: Path = Path("/etc/os-release")) -> dict[str, str]:
 
 
 def missing(
-    folder: Path, compose: Path, *, user: int, release: Mapping[str, str], path: str
-) -> list[str]:
+    folder: Path, tool: Path, *, user: int, release: Mapping[str, str], path: str,
+    command: str = "stack-run",
+) -> list[str]:  # fmt: skip
     """Return a sentence for each thing that this machine lacks; nothing where all is there."""
     lacks = []
     if user != 0:
-        lacks.append("expected root, who may make namespaces and mounts: sudo make stack-run")
+        lacks.append("expected root, who may make namespaces and mounts: sudo make " + command)
     version = release.get("VERSION_ID", "0").partition(".")[0]
     if release.get("ID") != "debian" or int(version or 0) < 12:
         got = f"{release.get('ID', 'no /etc/os-release')} {release.get('VERSION_ID', '')}".strip()
@@ -45,8 +46,8 @@ def missing(
             "expected programs of Debian's packages: apt-get install --no-install-recommends "
             + " ".join(sorted(wanted))
         )
-    if not compose.is_file():
-        lacks.append(f"expected {compose}: make stack-ready installs it")
+    if not tool.is_file():
+        lacks.append(f"expected {tool}: make stack-ready installs it")
     free = shutil.disk_usage(_existing(folder)).free / 1e9
     wants = DISK_AGAIN_GB if (folder / "data" / "overlay2").is_dir() else DISK_GB
     if free < wants:

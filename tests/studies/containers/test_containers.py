@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import time
@@ -10,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.studies.containers import machine, namespaces
+from tests.studies.containers.cluster import programs
+from tests.studies.containers.cluster.node import write_runtime
 from tests.studies.containers.engine import debian_site
 from tests.studies.containers.images import STANDINS, foreign_images, own_images
 from tests.studies.containers.receiver import receiving
@@ -132,3 +136,29 @@ def test_debian_13_is_fetched_from_where_this_machines_own_debian_is() -> None:
     assert debian_site(told) == "http://mirror.example/debian"
     with pytest.raises(Failed, match="apt-get update"):
         debian_site("")
+
+
+def test_a_cluster_names_the_packages_that_it_needs_besides(tmp_path: Path) -> None:
+    named = programs.lacking(str(tmp_path))
+    assert {"golang-go", "etcd-server", "dnsmasq-base", "socat"} <= set(named)
+    for name in programs.PACKAGES:
+        (tmp_path / name).touch(mode=0o755)
+    assert programs.lacking(str(tmp_path)) == []
+
+
+def test_a_container_may_not_lower_its_score_and_everything_else_stays(tmp_path: Path) -> None:
+    runc, bundle = tmp_path / "runc", tmp_path / "bundle"
+    runc.write_text('#!/bin/sh\necho "$@"\n')
+    runc.chmod(0o755)
+    bundle.mkdir()
+    config = bundle / "config.json"
+    config.write_text(json.dumps({"process": {"oomScoreAdj": -998, "args": ["a"]}, "root": {}}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        runtime = write_runtime(tmp_path)
+    command = [str(runtime), "create", "--bundle", str(bundle), "id"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == command[1:]
+    assert json.loads(config.read_text()) == {
+        "process": {"oomScoreAdj": 0, "args": ["a"]}, "root": {},
+    }  # fmt: skip

@@ -29,8 +29,9 @@ from tests.studies.containers.stack import Stack
 def _lacking(folder: Path) -> list[str]:
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     lacks = machine.missing(
-        folder, TOOLS / "kubectl", user=os.geteuid(), release=machine.os_release(), path=path
-    )
+        folder, TOOLS / "kubectl", user=os.geteuid(), release=machine.os_release(), path=path,
+        command="cluster-run",
+    )  # fmt: skip
     if packages := lacking(path):
         lacks.append(
             "expected programs of Debian's packages: apt-get install --no-install-recommends "
