@@ -6,6 +6,7 @@ import importlib.metadata
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from handoff.artifacts.machine.elf import host_glibc, parse_version
 from handoff.artifacts.machine.gpu import driver_for, host_cuda, host_gpu_capabilities
@@ -162,8 +163,12 @@ def base_version(version: str) -> str:
     return version.partition("+")[0]
 
 
+@cache
 def installed_torch() -> str | None:
-    """Return the installed torch's version from its metadata, without importing it."""
+    """Return the installed torch's version from its metadata, without importing it.
+
+    It is asked once: Python keeps what it found in each folder for as many times as that changes.
+    """
     try:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:

@@ -2,13 +2,16 @@
 
     python -m tests.studies.following [--swaps 20] [--threads 8]
 
-Prints a row for each: what is served, calls so far, what failed, and the memory. The package is
-compiled once; each version has other weights, patched into it and signed.
+Prints a row for each: what is served, calls so far, what failed, and the memory. Rows called held
+tell the memory without what the heap keeps for later, after two swaps, after half and after all of
+them: that is flat where nothing leaks. The package is compiled once; each version has other
+weights, patched into it and signed.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import tempfile
 import time
@@ -45,12 +48,15 @@ def main() -> None:
             with loaded(followed, shelf, told.threads) as load:
                 go_through(followed, shelf, crashing, told.swaps)
             report(load, time.monotonic() - began)
+            row("held", 0.0, followed, trims=True)
 
 
 def go_through(followed: FollowedModel, shelf: Shelf, crashing: bytes, swaps: int) -> None:
     spoil = spoilers(shelf, crashing)
     row("before", 0.0, followed)
     for number in range(swaps):
+        if number in (2, swaps // 2):
+            row("held", 0.0, followed, trims=True)
         good = shelf.release(number + 2.0)
         began = time.monotonic()
         assert followed.look().version == good, followed.serves.error
@@ -62,7 +68,10 @@ def go_through(followed: FollowedModel, shelf: Shelf, crashing: bytes, swaps: in
         row("served on", time.monotonic() - began, followed)
 
 
-def row(what: str, took_s: float, followed: FollowedModel) -> None:
+def row(what: str, took_s: float, followed: FollowedModel, *, trims: bool = False) -> None:
+    """Print a row; `trims` gives back first what the heap keeps free (`malloc_trim`)."""
+    if trims:
+        ctypes.CDLL(None).malloc_trim(0)
     memory = " ".join(f"{name} {value:.1f}" for name, value in memory_mb().items())
     serves = followed.serves
     print(f"{what:10} v{serves.version:<3} {took_s:6.2f} s  {memory} MB  {serves.error[:90]}")
