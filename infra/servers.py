@@ -1,6 +1,6 @@
 """Servers: whether a port is free, what one answers, and what it said last.
 
-A login is `user:password`, or the key or token of a managed service, which has no colon.
+A login is `user:password`, or a `Key`: the key or token of a managed service.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from handoff.artifacts.errors import UsageProblem
+from handoff.infra.settings import Key
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -52,15 +53,10 @@ def prefect_status(api: str, login: str) -> int:
 
     Prefect Cloud, whose logins are keys, has no such question: there it is a pool that isn't there.
     """
-    if not is_key(login):
+    if not isinstance(login, Key):
         return get_status(f"{api.rstrip('/')}/admin/version", login)
     status = get_status(f"{api.rstrip('/')}/work_pools/none-of-this-name", login)
     return 200 if status == 404 else status
-
-
-def is_key(login: str) -> bool:
-    """Tell whether a login is a managed service's key or token."""
-    return bool(login) and ":" not in login
 
 
 def is_loopback(address: str) -> bool:
@@ -89,7 +85,7 @@ def clock_ahead_s(address: str, login: str = "") -> float | None:
 
 def _opened(address: str, login: str) -> HTTPResponse:
     request = urllib.request.Request(address)  # noqa: S310 - an http address of a setting
-    if is_key(login):
+    if isinstance(login, Key):
         request.add_header("Authorization", f"Bearer {login}")
     elif login:
         token = base64.b64encode(login.encode()).decode()

@@ -338,9 +338,18 @@ def read_served_settings() -> ServedSettings:
     )
 
 
+class Key(str):
+    """A login that is a managed service's key or token, where others are `user:password`."""
+
+    __slots__ = ()
+
+
 def prefect_login() -> str:
     """Return `user:password`, or Prefect Cloud's key, for the server that is named; or nothing."""
-    return os.environ.get("PREFECT_API_AUTH_STRING", "") or os.environ.get("PREFECT_API_KEY", "")
+    login = os.environ.get("PREFECT_API_AUTH_STRING", "")
+    if not login and (key := os.environ.get("PREFECT_API_KEY", "")):
+        return Key(key)
+    return login
 
 
 def mlflow_login() -> str | None:
@@ -351,7 +360,7 @@ def mlflow_login() -> str | None:
     user = os.environ.get("MLFLOW_TRACKING_USERNAME", "")
     # As MLflow has it: a user comes before a token.
     if not user and (token := os.environ.get("MLFLOW_TRACKING_TOKEN", "")):
-        return token
+        return Key(token)
     if not user and Path("~/.mlflow/credentials").expanduser().exists():
         return None
     return f"{user}:{os.environ.get('MLFLOW_TRACKING_PASSWORD', '')}" if user else ""

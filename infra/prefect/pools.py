@@ -22,7 +22,8 @@ from handoff.artifacts.printable import one_line
 from handoff.artifacts.waiting import looks
 from handoff.infra.prefect.deployments import POD_TYPE, POOLS
 from handoff.infra.prefect.prefect_api import told_in_sentences
-from handoff.infra.servers import is_key, is_loopback
+from handoff.infra.servers import is_loopback
+from handoff.infra.settings import Key
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -232,6 +233,6 @@ def open_client(api: str, login: str) -> SyncPrefectClient:
     from prefect.client.orchestration import SyncPrefectClient
 
     way: dict[str, Any] = {"trust_env": not is_loopback(api)}
-    if is_key(login):
+    if isinstance(login, Key):
         return SyncPrefectClient(api, api_key=login, httpx_settings=way)
     return SyncPrefectClient(api, auth_string=login or None, httpx_settings=way)

@@ -21,6 +21,7 @@ import torch
 from handoff.flows.site import RELEASE
 from handoff.infra.prefect.pools import online_workers, open_client
 from handoff.infra.servers import prefect_status
+from handoff.infra.settings import Key
 from handoff.tasks.deliver.step import deliver
 from tests import toy_models as toys
 from tests.mlflow_server import mlflow_server
@@ -116,7 +117,7 @@ def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Managed]:
         environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
         opened.enter_context(started(command, environment, folder / "front.log"))
         here = f"http://127.0.0.1:{front}{_WORKSPACE}"
-        wait_until("the front answers", lambda: prefect_status(here, KEY) == 200)
+        wait_until("the front answers", lambda: prefect_status(here, Key(KEY)) == 200)
         yield Managed(here, f"http://127.0.0.1:{tracking}", prefect)
 
 
@@ -142,7 +143,8 @@ def test_pools_deployments_and_automations_are_held_by_the_service(
 def test_a_key_that_the_service_does_not_know_is_told(
     managed: Managed, changed: dict[str, str], tmp_path: Path
 ) -> None:
-    assert prefect_status(managed.prefect, changed["PREFECT_API_KEY"]) == 401
+    key = changed["PREFECT_API_KEY"]
+    assert prefect_status(managed.prefect, Key(key) if key else "") == 401
     worker = managed.run(tmp_path, "worker", **changed)
     assert worker.returncode == 64, worker.stderr
     assert "Prefect Cloud's key in PREFECT_API_KEY, got HTTP status 401" in worker.stderr

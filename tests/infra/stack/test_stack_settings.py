@@ -32,6 +32,8 @@ _LIBPQ = {"PGHOST", "PGPORT", "PGUSER", "PGPASSWORD", "PGDATABASE", "PGSSLMODE"}
 _AWS = {"AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
 # Read by everybody's libraries: threads, the time zone, a wish that Prefect and MLflow respect.
 _LIBRARIES = {"OMP_NUM_THREADS", "DO_NOT_TRACK", "TZ"}
+# Of prefect-kubernetes, which is in the servers' image alone (test_stack_tools.py asks it).
+_OF_DISPATCH = {"PREFECT_INTEGRATIONS_KUBERNETES_OBSERVER_NAMESPACES"}
 # Caddy's by our own file.
 _OF_CADDY = set(re.findall(r"\{\$(\w+)\}", (STACK / "Caddyfile").read_text("utf-8")))
 _SECRET = re.compile(r"PASSWORD|SECRET|AUTH_STRING|ACCESS_KEY_ID|ROOT_USER|SIGNING_KEY$")
@@ -51,7 +53,8 @@ def _is_known(name: str) -> bool:
     import prefect.settings
     from mlflow.cli import server
 
-    if name in prepare.SETTINGS | _FOREIGN | _LIBPQ | _AWS | _LIBRARIES | _OF_CADDY:
+    known = prepare.SETTINGS | _FOREIGN | _LIBPQ | _AWS | _LIBRARIES | _OF_CADDY | _OF_DISPATCH
+    if name in known:
         return True
     if name.startswith("PREFECT_"):
         return hasattr(prefect.settings, name)

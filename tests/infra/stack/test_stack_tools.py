@@ -85,6 +85,20 @@ def test_with_a_pod_for_each_release_no_worker_waits_for_one() -> None:
     assert job["containers"][0]["args"] == ["deploy", "--pods", written]
 
 
+def test_what_makes_pods_watches_the_namespace_that_it_is_told(tmp_path: Path) -> None:
+    code = (
+        "from prefect_kubernetes.settings import KubernetesSettings; "
+        "print(KubernetesSettings().observer.namespaces)"
+    )
+    name = "PREFECT_INTEGRATIONS_KUBERNETES_OBSERVER_NAMESPACES"
+    done = subprocess.run(
+        [str(TOOLS / "python"), "-c", code],
+        env={"HOME": str(tmp_path), "PREFECT_HOME": str(tmp_path), name: "handoff"},
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    assert done.stdout.strip() == "{'handoff'}"
+
+
 _RENDER = """
 import asyncio, json, sys, uuid
 from prefect.client.schemas.objects import FlowRun
