@@ -19,9 +19,9 @@ from tests.studies.containers.seen import Failed, Log
 _OLDEST = 23
 _PACKAGES = ("docker.io", "docker-cli", "containerd")
 # Debian 13 lies where this machine's own Debian does.
-DEBIAN = ["apt-get", "indextargets", "--format", "$(COMPONENT) $(SUITE) $(SITE)",
+_SITES = ["apt-get", "indextargets", "--format", "$(COMPONENT) $(SUITE) $(SITE)",
           "Created-By: Packages"]  # fmt: skip
-_SOURCE = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {site} trixie main\n"
+_SOURCE = "{kind} [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {site} {suite} main\n"
 _START_LIMIT_S = 60
 
 
@@ -153,20 +153,31 @@ def debian_site(told: str) -> str:
     raise Failed(f"expected Debian's own source among apt's, got {told[:200]!r}: apt-get update")
 
 
-def _unpack(to: Path, apt: Path, log: Log) -> None:
-    """Fetch Debian 13's packages, signatures checked, and unpack them; nothing is installed."""
-    for name in ("lists/partial", "cache/archives/partial", "parts", "debs"):
+def apt_apart(apt: Path, kind: str, suite: str, log: Log) -> list[str]:
+    """Return the words of an apt-get that knows one suite of Debian's, and nothing of this machine.
+
+    `kind` is deb or deb-src. Its files are in the folder `apt`, which has one, `got`, for what it
+    fetches; signatures are checked.
+    """
+    for name in ("lists/partial", "cache/archives/partial", "parts", "got"):
         (apt / name).mkdir(parents=True, exist_ok=True)
-    (apt / "sources.list").write_text(_SOURCE.format(site=debian_site(log.run(DEBIAN))))
+    line = _SOURCE.format(kind=kind, site=debian_site(log.run(_SITES)), suite=suite)
+    (apt / "sources.list").write_text(line)
     places = {
         "Dir::Etc::sourcelist": apt / "sources.list", "Dir::Etc::sourceparts": apt / "parts",
         "Dir::State::lists": apt / "lists", "Dir::Cache": apt / "cache",
         "Dir::State::status": "/dev/null", "APT::Sandbox::User": "root",
     }  # fmt: skip
     options = [word for name, value in places.items() for word in ("-o", f"{name}={value}")]
-    log.run(["apt-get", *options, "--quiet", "update"], limit_s=300)
-    log.run(["apt-get", *options, "--quiet", "download", *_PACKAGES], folder=apt / "debs")
-    for package in (apt / "debs").glob("*.deb"):
+    get = ["apt-get", *options, "--quiet"]
+    log.run([*get, "update"], limit_s=300)
+    return get
+
+
+def _unpack(to: Path, apt: Path, log: Log) -> None:
+    """Fetch Debian 13's packages, signatures checked, and unpack them; nothing is installed."""
+    log.run([*apt_apart(apt, "deb", "trixie", log), "download", *_PACKAGES], folder=apt / "got")
+    for package in (apt / "got").glob("*.deb"):
         log.run(["dpkg", "-x", str(package), str(to)])
     shutil.rmtree(apt)
 

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 # Images, their layers while they are built, volumes, and a release's files; and where images are.
 DISK_GB, DISK_AGAIN_GB = 22, 8
@@ -28,9 +29,12 @@ def os_release(path: Path = Path("/etc/os-release")) -> dict[str, str]:
 
 def missing(
     folder: Path, tool: Path, *, user: int, release: Mapping[str, str], path: str,
-    command: str = "stack-run",
+    command: str = "stack-run", also: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:  # fmt: skip
-    """Return a sentence for each thing that this machine lacks; nothing where all is there."""
+    """Return a sentence for each thing that this machine lacks; nothing where all is there.
+
+    `also` are further programs that are needed, with Debian's package of each.
+    """
     lacks = []
     if user != 0:
         lacks.append("expected root, who may make namespaces and mounts: sudo make " + command)
@@ -38,9 +42,10 @@ def missing(
     if release.get("ID") != "debian" or int(version or 0) < 12:
         got = f"{release.get('ID', 'no /etc/os-release')} {release.get('VERSION_ID', '')}".strip()
         lacks.append(f"expected Debian 12 or newer, whose packages all is made of, got {got}")
-    wanted = [package for name, package in _PACKAGES.items() if not shutil.which(name, path=path)]
+    programs = {**_PACKAGES, **also}
+    wanted = {package for name, package in programs.items() if not shutil.which(name, path=path)}
     if not _KEYRING.is_file():
-        wanted.append("debian-archive-keyring")
+        wanted.add("debian-archive-keyring")
     if wanted:
         lacks.append(
             "expected programs of Debian's packages: apt-get install --no-install-recommends "

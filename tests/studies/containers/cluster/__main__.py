@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.infra.stack.stack_files import TOOLS
 from tests.studies.containers import machine
 from tests.studies.containers.cluster.node import Node, write_runtime
-from tests.studies.containers.cluster.programs import lacking, prepare_programs, programs_of
+from tests.studies.containers.cluster.programs import PACKAGES, prepare_programs, programs_of
 from tests.studies.containers.cluster.trial import PORTS, Cluster, try_all
 from tests.studies.containers.engine import find_engine
 from tests.studies.containers.running import (
@@ -27,17 +27,10 @@ from tests.studies.containers.stack import Stack
 
 
 def _lacking(folder: Path) -> list[str]:
-    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-    lacks = machine.missing(
-        folder, TOOLS / "kubectl", user=os.geteuid(), release=machine.os_release(), path=path,
-        command="cluster-run",
+    return machine.missing(
+        folder, TOOLS / "kubectl", user=os.geteuid(), release=machine.os_release(),
+        path=f"{os.environ['PATH']}:/usr/sbin:/sbin", command="cluster-run", also=PACKAGES,
     )  # fmt: skip
-    if packages := lacking(path):
-        lacks.append(
-            "expected programs of Debian's packages: apt-get install --no-install-recommends "
-            + " ".join(packages)
-        )
-    return lacks
 
 
 def _prepare(folder: Path) -> None:

@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.studies.containers.engine import Engine
+from tests.studies.containers.images import own_images
+from tests.studies.containers.running import BESIDE
 from tests.studies.containers.seen import Failed
 
 NAMESPACE = "handoff"
 _API = "https://127.0.0.1:6443"
 # Where pods reach the API server: an address of the loopback device in this namespace.
-_ADDRESS, _SERVICES, _FIRST = "10.210.255.1", "10.212.0.0/24", "10.212.0.1"
+_ADDRESS, _SERVICES, _FIRST = BESIDE, "10.212.0.0/24", "10.212.0.1"
 _BRIDGE = "10.210.0.1"
 _START_LIMIT_S = 180.0
 # The lowest score that the kernel lets this root set: it may lack the right to lower it.
@@ -42,7 +44,7 @@ if "--bundle" in words:
 os.execv("RUNC", ["runc", *words])
 """
 # A pod's sandbox holds its network, and does nothing.
-_PAUSE = 'FROM handoff-server:0.2.0\nENTRYPOINT ["tini", "--", "sleep", "infinity"]\n'
+_PAUSE = 'ENTRYPOINT ["tini", "--", "sleep", "infinity"]\n'
 _VOLUMES = 8
 # That Jobs are removed some time after their end, every cluster does since 1.23.
 _LATER = "--feature-gates=TTLAfterFinished=true"
@@ -206,7 +208,8 @@ class Node:
     def _make_pause(self) -> None:
         place = self.folder / "pause"
         place.mkdir()
-        (place / "Dockerfile").write_text(_PAUSE, "utf-8")
+        server = next(image for image in own_images() if image.startswith("handoff-server:"))
+        (place / "Dockerfile").write_text(f"FROM {server}\n{_PAUSE}", "utf-8")
         self.engine.docker("build", "--tag=handoff-pause:1", str(place))
 
     def make_volumes(self) -> None:

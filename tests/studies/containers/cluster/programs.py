@@ -10,7 +10,7 @@ import os
 import shutil
 from pathlib import Path
 
-from tests.studies.containers.engine import DEBIAN, debian_site
+from tests.studies.containers.engine import apt_apart
 from tests.studies.containers.seen import Log, Row
 
 VERSION = "v1.20.2"
@@ -24,20 +24,10 @@ PACKAGES = {
     "etcd": "etcd-server", "dnsmasq": "dnsmasq-base", "socat": "socat", "conntrack": "conntrack",
     "ip": "iproute2",
 }  # fmt: skip
-_SOURCE = (
-    "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {site} bookworm main\n"
-)
 _TOLD = (
     "KUBE_GIT_COMMIT=debian", "KUBE_GIT_TREE_STATE=clean", f"KUBE_GIT_VERSION={VERSION}",
     "KUBE_GIT_MAJOR=1", "KUBE_GIT_MINOR=20",
 )  # fmt: skip
-
-
-def lacking(path: str) -> list[str]:
-    """Return the packages whose programs aren't on a path."""
-    return sorted(
-        {package for name, package in PACKAGES.items() if not shutil.which(name, path=path)}
-    )
 
 
 def programs_of(folder: Path) -> Path:
@@ -64,19 +54,9 @@ def _fetched(folder: Path, log: Log) -> Path:
     """Fetch the source, its signature checked by apt, into the place that Go builds it in."""
     shutil.rmtree(folder, ignore_errors=True)
     apt = folder / "apt"
-    for name in ("lists/partial", "cache/archives/partial", "parts", "source"):
-        (apt / name).mkdir(parents=True)
-    (apt / "sources.list").write_text(_SOURCE.format(site=debian_site(log.run(DEBIAN))))
-    places = {
-        "Dir::Etc::sourcelist": apt / "sources.list", "Dir::Etc::sourceparts": apt / "parts",
-        "Dir::State::lists": apt / "lists", "Dir::Cache": apt / "cache",
-        "APT::Sandbox::User": "root",
-    }  # fmt: skip
-    options = [word for name, value in places.items() for word in ("-o", f"{name}={value}")]
-    log.run(["apt-get", *options, "--quiet", "update"], limit_s=300)
-    fetch = ["apt-get", *options, "--quiet", "source", "--download-only", "kubernetes"]
-    log.run(fetch, folder=apt / "source", limit_s=600)
-    (description,) = (apt / "source").glob("*.dsc")
+    get = apt_apart(apt, "deb-src", "bookworm", log)
+    log.run([*get, "source", "--download-only", "kubernetes"], folder=apt / "got", limit_s=600)
+    (description,) = (apt / "got").glob("*.dsc")
     source = folder / "go" / "src" / "k8s.io" / "kubernetes"
     source.parent.mkdir(parents=True)
     log.run(["dpkg-source", "--extract", str(description), str(source)], limit_s=300)
