@@ -163,6 +163,11 @@ class SeenLedgers:
         """Return the number and the digest of the newest entry seen; 0 and '' for none."""
         return self._read().get(f"{location} {model}", (0, ""))
 
+    def models(self, location: str) -> tuple[str, ...]:
+        """Return the models of which a ledger was seen in the store at `location`."""
+        places = (place.rpartition(" ") for place in self._read())
+        return tuple(sorted(model for store, _, model in places if store == location))
+
     def note(
         self, location: str, model: str, newest: tuple[int, str], *, since: tuple[int, str]
     ) -> None:

@@ -7,7 +7,7 @@ objects is a copy, which nobody who verifies relies on.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +46,8 @@ _READERS = 16
 # A record's digest, or as much of its beginning as is shown to people.
 _RECORD = re.compile(r"[0-9a-f]{12,64}")
 _MOST_AT_ONCE = 512
+# Of the models that a store lacks; the others are counted.
+_TOLD = 5
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,36 @@ class Releases:
     def models(self) -> tuple[str, ...]:
         """Return the names of all models that have a ledger."""
         return self.store.names(MODELS)
+
+    def missing(self) -> tuple[str, ...]:
+        """Return the models whose ledgers this machine has seen in this store, and which are gone.
+
+        No command removes a ledger: such a store isn't mounted, is another one, or has lost them.
+        """
+        seen = self._seen.models(self.store.location) if self._seen else ()
+        there = set(self.models()) if seen else set()
+        return tuple(model for model in seen if model not in there)
+
+    def require_there(self) -> None:
+        """Raise `StoreFailed` where ledgers were seen in this store, and it has none any more.
+
+        An empty store is as good as any to whoever asks for nothing by its name.
+        """
+        missing = self.missing()
+        if missing and not self.models():
+            raise self.gone(missing)
+
+    def gone(self, missing: Sequence[str]) -> StoreFailed:
+        """Return the refusal to work on a store that lacks the ledgers of these models."""
+        more = f" and {len(missing) - _TOLD} more" if len(missing) > _TOLD else ""
+        again = f", and remove {self._seen.file} if it was made again" if self._seen else ""
+        return StoreFailed(
+            f"the store {self.store.location} lacks ledgers that this machine has seen in it",
+            expected=f"that of {', '.join(missing[:_TOLD])}{more}",
+            got=f"{len(self.models())} others" if self.models() else "no ledger at all",
+            remedy="Look whether it is the right one and whether it is mounted, bring it back from "
+            f"a backup where it has lost them{again}",
+        )  # fmt: skip
 
     def head(self, model: str) -> Head | None:
         """Return the newest entry of a model's ledger; None where nothing was ever released.

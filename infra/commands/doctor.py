@@ -316,26 +316,30 @@ def _spool(settings: Settings) -> Iterator[Check]:
 
 
 def _store(settings: Settings) -> Check:
-    location = settings.stores.objects
-    if location.startswith("s3://"):
-        if not has_extra("s3"):
-            return Check("store", "missing", f"{location}, without [s3]", how_to_install("s3"))
-        from handoff.artifacts.stores.store import open_store
+    location, is_s3 = settings.stores.objects, settings.stores.objects.startswith("s3://")
+    if is_s3 and not has_extra("s3"):
+        return Check("store", "missing", f"{location}, without [s3]", how_to_install("s3"))
+    from handoff.artifacts.release.releases import open_releases
 
-        try:
-            # A person waits for this one.
-            store = open_store(location, patience_s=10)
-            if not has_extra("release"):
-                # Who pulls may have leave to read alone.
-                found = len(store.names(MODELS))
-                return Check("store", "ok", f"{location}, {found} model{'s' * (found != 1)}")
-            guarantees = store.check()
-        except HandoffError as error:
-            return Check("store", "missing", error.got, error.remedy)
-        if guarantees.lacking:
-            return Check("store", "note", location, ". ".join(guarantees.lacking))
-        return Check("store", "ok", location)
-    return Check("store", "ok", f"the folder {Path(location)}")
+    stores = settings.stores
+    try:
+        # A person waits for this one.
+        releases = open_releases(location, stores.trusted, stores.seen, patience_s=10)
+        if missing := releases.missing():
+            error = releases.gone(missing)
+            return Check("store", "missing", f"{location} lacks {error.expected}", error.remedy)
+        if not is_s3:
+            return Check("store", "ok", f"the folder {Path(location)}")
+        if not has_extra("release"):
+            # Who pulls may have leave to read alone.
+            found = len(releases.models())
+            return Check("store", "ok", f"{location}, {found} model{'s' * (found != 1)}")
+        guarantees = releases.store.check()
+    except HandoffError as error:
+        return Check("store", "missing", error.got, error.remedy)
+    if guarantees.lacking:
+        return Check("store", "note", location, ". ".join(guarantees.lacking))
+    return Check("store", "ok", location)
 
 
 def _reachable(name: str, uri: str, variable: str) -> Check:

@@ -104,8 +104,14 @@ def _named(pool: str, settings: Settings) -> str:
 
 
 def _store(settings: Settings) -> str:
-    """Write to the store, read it back, and remove that again."""
-    location = settings.stores.objects
+    """Write to the store, read it back, and remove that again; look whether it is the one it was.
+
+    A folder that isn't mounted can be written to as well.
+    """
+    stores = settings.stores
+    location = stores.objects
+    releases = open_releases(location, stores.trusted, stores.seen, patience_s=_PATIENCE_S)
+    releases.require_there()
     guarantees = open_store(location, patience_s=_PATIENCE_S).check()
     told = f"{location}, written to and read"
     return f"{told} ({'. '.join(guarantees.lacking)})" if guarantees.lacking else told

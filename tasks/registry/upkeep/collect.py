@@ -58,6 +58,9 @@ def run(job: CollectJob) -> CollectResult:
         )  # fmt: skip
     stores = job.stores
     releases = open_releases(stores.objects, stores.trusted, stores.seen)
+    # Of what a missing ledger needs nothing is known here: all of it would look unneeded.
+    if missing := releases.missing():
+        raise releases.gone(missing)
     oldest = datetime.now(UTC) - grace
     found = list(releases.store.keys(OBJECTS))
     # Asked after the list: what was released in between was uploaded within the grace.

@@ -74,6 +74,23 @@ def test_a_machine_that_has_all_of_it_says_so_and_leaves_nothing_behind(
     assert {one.key for one in registry.releases.store.keys("")} == before
 
 
+def test_a_store_that_is_not_mounted_is_told_until_it_is(
+    registry: SomeRegistry, tmp_path: Path
+) -> None:
+    store = Path(registry.stores.objects)
+    prove(read_settings(), CONTROL_POOL)
+    store.rename(tmp_path / "unmounted")
+    store.mkdir()
+    with pytest.raises(EnvironmentLacking, match="no ledger at all") as lacking:
+        prove(read_settings(), CONTROL_POOL, briefly=True)
+    assert "that of toy" in lacking.value.expected
+    assert "whether it is mounted" in lacking.value.remedy
+    assert not any(store.iterdir())
+    store.rmdir()
+    (tmp_path / "unmounted").rename(store)
+    prove(read_settings(), CONTROL_POOL, briefly=True)
+
+
 def test_a_pool_is_asked_for_what_its_jobs_need(
     registry: SomeRegistry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from handoff.artifacts.errors import StoreFailed
 from handoff.artifacts.night import Night, NightRow, write_night
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.release.manifest import Manifest
@@ -174,6 +175,25 @@ def test_an_empty_store_that_had_nights_is_no_quiet_night(
 ) -> None:
     keep_night(registry, NightRow("gone", "replaced", 3, 4))
     assert "version 4 was served" in lost_models(registry, tmp_path)[0]
+
+
+def test_a_store_that_lost_all_that_was_seen_in_it_is_no_quiet_night(
+    registry: SomeRegistry, delivery: Path, tmp_path: Path
+) -> None:
+    serve(registry, delivery, today=True)
+    job = SurveyJob(
+        replace(registry.stores, seen=tmp_path / "seen.json"), "production", tmp_path, COMPILER
+    )
+    assert [one.model for one in survey.run(job).models] == ["toy"]
+    store = Path(registry.stores.objects)
+    store.rename(tmp_path / "unmounted")
+    for _ in range(2):  # not there, and an empty folder to mount it on
+        with pytest.raises(StoreFailed, match=r"seen in it: expected that of toy, got no ledger"):
+            survey.run(job)
+        store.mkdir(exist_ok=True)
+    store.rmdir()
+    (tmp_path / "unmounted").rename(store)
+    assert [one.problem for one in survey.run(job).models] == [""]
 
 
 def test_models_that_are_there_or_were_never_served_are_not_missed(
