@@ -102,12 +102,13 @@ class Releases:
 
     def gone(self, missing: Sequence[str]) -> StoreFailed:
         """Return the refusal to work on a store that lacks the ledgers of these models."""
+        there = len(self.models())
         more = f" and {len(missing) - _TOLD} more" if len(missing) > _TOLD else ""
         again = f", and remove {self._seen.file} if it was made again" if self._seen else ""
         return StoreFailed(
             f"the store {self.store.location} lacks ledgers that this machine has seen in it",
             expected=f"that of {', '.join(missing[:_TOLD])}{more}",
-            got=f"{len(self.models())} others" if self.models() else "no ledger at all",
+            got=f"{there} other{'s' * (there > 1)}" if there else "no ledger at all",
             remedy="Look whether it is the right one and whether it is mounted, bring it back from "
             f"a backup where it has lost them{again}",
         )  # fmt: skip

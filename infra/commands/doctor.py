@@ -16,7 +16,6 @@ from handoff.artifacts.delivery.uri import without_login
 from handoff.artifacts.errors import HandoffError, UsageProblem
 from handoff.artifacts.recipe.generations import FIRST_SPECIFIC
 from handoff.artifacts.recipe.target import TARGETS, ArmTarget, host_cpu_flags
-from handoff.artifacts.release.layout import MODELS
 from handoff.artifacts.release.signing import read_trust
 from handoff.infra.engine.confinement import still_possible
 from handoff.infra.engine.landlock import landlock_version

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
+import subprocess
 from collections.abc import Callable, Iterable
+from configparser import ConfigParser
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +21,7 @@ from tests.studies.outages.served_stack import ServedStack, wait
 # Three heartbeats and a server that is behind.
 _SILENCE_LIMIT_S = 420.0
 _AGAIN_LIMIT_S = 300.0
+_BOOT_LIMIT_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,34 @@ def _lose_machine(scene: Scene) -> None:
     scene.stack.up()
 
 
+def _boot(scene: Scene) -> None:
+    """Lose the machine; then do what its systemd unit does, which knows no shell's settings."""
+    home, stack = scene.stack.root / "user", scene.stack
+    config = {"XDG_CONFIG_HOME": str(home)}
+    stack.run("up", "--install", "user", is_served=False, more=config)
+    unit = ConfigParser(interpolation=None, strict=False)
+    # Two variables have two lines of one name, of which the parser would keep the last.
+    lines = (home / "systemd" / "user" / "handoff.service").read_text().splitlines()
+    told = [line.removeprefix("Environment=") for line in lines if line.startswith("Environment=")]
+    unit.read_string("\n".join(line for line in lines if not line.startswith("Environment=")))
+    environment = dict(word.partition("=")[::2] for line in told for word in shlex.split(line))
+    stack.lose()
+    subprocess.run(
+        shlex.split(unit["Service"]["ExecStart"]), env=environment, check=True, cwd="/",
+        capture_output=True, timeout=_BOOT_LIMIT_S,
+    )  # fmt: skip
+
+
+def _drain(scene: Scene) -> None:
+    scene.stack.run("down", is_served=False)
+    scene.stack.up()
+
+
+def _down_now(scene: Scene) -> None:
+    scene.stack.run("down", "--now", is_served=False)
+    scene.stack.up()
+
+
 def _freeze(scene: Scene) -> None:
     """Stop the release's process and the night's, until others have taken their places."""
     frozen = {run: scene.process(run) for run in (scene.release, scene.night)}
@@ -181,4 +213,7 @@ FAULTS = (
     Fault("SIGKILL of the night's process", _kill_night),
     Fault("SIGKILL of MLflow", _kill_mlflow),
     Fault("an immediate shutdown of PostgreSQL", _stop_postgres),
+    Fault("`down --now` in the middle, then `up`", _down_now),
+    Fault("`down` in the middle, which lets builds end, then `up`", _drain),
+    Fault("the machine is lost, and its systemd unit brings the stack up", _boot),
 )

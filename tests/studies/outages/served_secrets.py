@@ -11,7 +11,10 @@ import psutil
 from tests.studies.outages.served_stack import ServedStack
 
 # What holds secrets, and is closed to others for that.
-_CLOSED = ("keys/private", "stack/services", "stack/environment", "stack/postgres.password")
+_CLOSED = (
+    "keys/private", "stack/services", "stack/environment", "stack/postgres.password",
+    "stack/setup.json",
+)  # fmt: skip
 _PIECE_BYTES = 1 << 20
 
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,11 +102,14 @@ class ServedStack:
         }  # fmt: skip
         return {**self.environment, **told}
 
-    def run(self, *arguments: str, is_served: bool = True) -> str:
+    def run(
+        self, *arguments: str, is_served: bool = True, more: Mapping[str, str] | None = None
+    ) -> str:
         """Run `handoff` and return what it printed; raise `RuntimeError` where it didn't do."""
+        environment = self.client_environment if is_served else self.environment
         answer = subprocess.run(
             [sys.executable, "-m", "handoff", *arguments], cwd=self.root, text=True,
-            env=self.client_environment if is_served else self.environment, check=False,
+            env={**environment, **(more or {})}, check=False,
             capture_output=True, timeout=_COMMAND_LIMIT_S, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         if answer.returncode:
@@ -176,9 +179,12 @@ class ServedStack:
     def compiled(self) -> dict[str, int]:
         """Return what the cache of packages holds, by key, with when it was compiled, in ns."""
         found = {}
-        for package in (self.home / "builds" / "packages").glob("[0-9a-f]*/model.pt2"):
+        packages = self.home / "builds" / "packages"
+        # A folder for each delivery and in it one for each set of settings.
+        for package in packages.glob("[0-9a-f]*/[0-9a-f]*/model.pt2"):
             with suppress(FileNotFoundError):
-                found[package.parent.name] = package.stat().st_mtime_ns
+                key = str(package.parent.relative_to(packages))
+                found[key] = package.stat().st_mtime_ns
         return found
 
     def forget_compiled(self) -> None:

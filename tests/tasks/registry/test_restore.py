@@ -158,6 +158,23 @@ def test_garbage_collection_spares_kept_deliveries_until_their_versions_are_reti
     assert not object_of(registry, delivery / "state_dict.pt").exists()
 
 
+def test_nothing_is_collected_while_a_ledger_is_gone_that_was_seen(
+    registry: SomeRegistry, delivery: Path, tmp_path: Path
+) -> None:
+    keep(registry, delivery)
+    registry.release("2026-11-22T00:00:00+00:00", model="other")
+    age(registry)
+    stores = replace(registry.stores, seen=tmp_path / "seen.json")
+    job = CollectJob(stores, GRACE / timedelta(hours=1))
+    assert collect.run(job).removed == 0
+    ledgers = Path(stores.objects) / "models" / "other"
+    ledgers.rename(tmp_path / "not-restored-yet")
+    with pytest.raises(StoreFailed, match="that of other, got 1 other"):
+        collect.run(job)
+    (tmp_path / "not-restored-yet").rename(ledgers)
+    assert collect.run(job).removed == 0
+
+
 def test_a_list_that_names_another_delivery_is_refused(
     registry: SomeRegistry, delivery: Path, tmp_path: Path
 ) -> None:
