@@ -180,7 +180,7 @@ class ServedStack:
         """Return what the cache of packages holds, by key, with when it was compiled, in ns."""
         found = {}
         packages = self.home / "builds" / "packages"
-        # A folder for each delivery and in it one for each set of settings.
+        # A folder for each graph, and in it one for each way in which it is compiled.
         for package in packages.glob("[0-9a-f]*/[0-9a-f]*/model.pt2"):
             with suppress(FileNotFoundError):
                 key = str(package.parent.relative_to(packages))
