@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Iterable
-from configparser import ConfigParser
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -123,18 +122,17 @@ def _lose_machine(scene: Scene) -> None:
 
 def _boot(scene: Scene) -> None:
     """Lose the machine; then do what its systemd unit does, which knows no shell's settings."""
-    home, stack = scene.stack.root / "user", scene.stack
-    config = {"XDG_CONFIG_HOME": str(home)}
-    stack.run("up", "--install", "user", is_served=False, more=config)
-    unit = ConfigParser(interpolation=None, strict=False)
-    # Two variables have two lines of one name, of which the parser would keep the last.
-    lines = (home / "systemd" / "user" / "handoff.service").read_text().splitlines()
+    stack = scene.stack
+    stack.run("up", "--install", "user", is_served=False)
+    lines = stack.unit.read_text().splitlines()
     told = [line.removeprefix("Environment=") for line in lines if line.startswith("Environment=")]
-    unit.read_string("\n".join(line for line in lines if not line.startswith("Environment=")))
+    (command,) = (
+        line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart=")
+    )
     environment = dict(word.partition("=")[::2] for line in told for word in shlex.split(line))
     stack.lose()
     subprocess.run(
-        shlex.split(unit["Service"]["ExecStart"]), env=environment, check=True, cwd="/",
+        shlex.split(command), env=environment, check=True, cwd="/",
         capture_output=True, timeout=_BOOT_LIMIT_S,
     )  # fmt: skip
 

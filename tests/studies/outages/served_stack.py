@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,6 +69,11 @@ class ServedStack:
         return f"http://127.0.0.1:{self.prefect_port}/api"
 
     @property
+    def unit(self) -> Path:
+        """Where `handoff up --install user` writes the systemd unit."""
+        return self.root / "config" / "systemd" / "user" / "handoff.service"
+
+    @property
     def login(self) -> str:
         """Prefect's `user:password`."""
         return f"operator:{self.planted['the password of Prefect']}"
@@ -90,6 +95,7 @@ class ServedStack:
             **kept, "PYTHONPATH": str(Path(__file__).parents[3]), "HANDOFF_HOME": str(self.home),
             "AWS_ACCESS_KEY_ID": "known", "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_SECRET_ACCESS_KEY": self.planted["the secret key of S3"],
+            "XDG_CONFIG_HOME": str(self.root / "config"),
             "PREFECT_SERVER_API_AUTH_STRING": self.login,
         }  # fmt: skip
 
@@ -102,14 +108,11 @@ class ServedStack:
         }  # fmt: skip
         return {**self.environment, **told}
 
-    def run(
-        self, *arguments: str, is_served: bool = True, more: Mapping[str, str] | None = None
-    ) -> str:
+    def run(self, *arguments: str, is_served: bool = True) -> str:
         """Run `handoff` and return what it printed; raise `RuntimeError` where it didn't do."""
-        environment = self.client_environment if is_served else self.environment
         answer = subprocess.run(
             [sys.executable, "-m", "handoff", *arguments], cwd=self.root, text=True,
-            env={**environment, **(more or {})}, check=False,
+            env=self.client_environment if is_served else self.environment, check=False,
             capture_output=True, timeout=_COMMAND_LIMIT_S, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         if answer.returncode:
