@@ -15,7 +15,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,10 +93,10 @@ HUB = Source(
 )  # fmt: skip
 
 
-def push(commit: str = COMMIT) -> bytes:
+def push(commit: str = COMMIT, repository: str = "team/toy") -> bytes:
     return json.dumps({
         "ref": "refs/heads/main", "after": commit, "pusher": {"name": "ada"},
-        "repository": {"full_name": "team/toy", "html_url": "https://github.com/team/toy"},
+        "repository": {"full_name": repository, "html_url": f"https://github.com/{repository}"},
     }).encode()  # fmt: skip
 
 
@@ -123,12 +123,17 @@ class Served:
     process: subprocess.Popen[bytes]
 
     def post(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        connection.request("POST", path, body, headers)
+        return posted(self.port, path, body, headers)
+
+
+def posted(
+    port: int, path: str, body: bytes, headers: dict[str, str], *, method: str = "POST"
+) -> tuple[int, Any]:
+    """Return the webhook's answer to a request: its status, and its JSON."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+        connection.request(method, path, body, headers)
         answer = connection.getresponse()
-        told = json.loads(answer.read())
-        connection.close()
-        return answer.status, told
+        return answer.status, json.loads(answer.read())
 
 
 @contextmanager

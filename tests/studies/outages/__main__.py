@@ -2,7 +2,7 @@
 
 With names of parts, only those; without any, all of them. `--write FILE` puts each table between
 its marks in a Markdown file, as it grows. `--every N` does only each N-th fault, `--minutes M` ends
-a part after so long, and `--only TEXT` lets only those faults befall the served stack whose names
+a part after so long, and `--only TEXT` lets only those faults befall a served stack whose names
 hold the text: their rows take the places of earlier ones. Ends with 1 where anything was
 half-visible, lost or left.
 """
@@ -30,14 +30,14 @@ from tests.studies.outages import (
     races,
     releases,
     s3_faults,
-    served,
     whole_races,
 )
 from tests.studies.outages.children import run_in_child
 from tests.studies.outages.numbered_faults import NumberedFaults, mlflow_process
 from tests.studies.outages.outcomes import Outcome, outcome_table
 from tests.studies.outages.registries import Place, make_place, release, release_first
-from tests.studies.outages.survivals import Survival, survival_table, with_earlier_rows
+from tests.studies.outages.served import striking, team
+from tests.studies.outages.served.survivals import Survival, survival_table, with_earlier_rows
 
 # Landlock's bar is in force only where the home isn't in the platform's temporary folder.
 _ROOT = Path("/var/tmp")
@@ -70,16 +70,17 @@ def main() -> int:
 def _run(part: str, scratch: Path, given: argparse.Namespace) -> bool:
     began = time.monotonic()
     outcomes: list[Any] = []
-    strike = partial(_served, only=given.only) if part == "served" else _PARTS[part]
+    is_stack = part in _STACKS
+    strike = partial(_STACKS[part], only=given.only) if is_stack else _PARTS[part]
     for outcome in strike(scratch, given.every):
         outcomes.append(outcome)
         if not outcome.is_survived:
             print(f"NOT SURVIVED: {outcome.describe()}", file=sys.stderr, flush=True)
         minutes = (time.monotonic() - began) / 60
-        # A fault of the served stack befalls two things at once, which are a row each.
-        faults = len({outcome.fault for outcome in outcomes} if part == "served" else outcomes)
+        # A fault of the served stack befalls several things at once, which are a row each.
+        faults = len({outcome.fault for outcome in outcomes} if is_stack else outcomes)
         told = f"{faults} faults in {minutes:.0f} min on {os.cpu_count()} cores, "
-        table = survival_table if part == "served" else outcome_table
+        table = survival_table if is_stack else outcome_table
         rows = table(outcomes)
         if given.write and given.only:
             before = text_between_marks(given.write, f"outages {part}").splitlines()
@@ -171,9 +172,14 @@ def _races(scratch: Path, every: int) -> Iterator[Outcome]:
 
 
 def _served(scratch: Path, every: int, only: str = "") -> Iterator[Survival]:
-    return served.strike_everywhere(scratch / "served", every, only)
+    return striking.strike_everywhere(scratch / "served", every, only)
 
 
+def _team(scratch: Path, every: int, only: str = "") -> Iterator[Survival]:
+    return team.tell_every_story(scratch / "team", every, only)
+
+
+_STACKS = {"served": _served, "team": _team}
 _PARTS: dict[str, Callable[[Path, int], Iterator[Outcome | Survival]]] = {
     "kills": _kills,
     "s3": _s3,
@@ -181,7 +187,7 @@ _PARTS: dict[str, Callable[[Path, int], Iterator[Outcome | Survival]]] = {
     "disks": _disks,
     "races": _races,
     "releases": _releases,
-    "served": _served,
+    **_STACKS,
 }
 
 

@@ -26,7 +26,7 @@ _IMPORTED = [
     "cryptography.hazmat.primitives.serialization", "securesystemslib.dsse",
     "securesystemslib.signer", "sqlalchemy", "mlflow", "mlflow.store.db.utils",
     "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.model_registry.sqlalchemy_store",
-    "tests.studies.outages.kills", "tests.studies.outages.survivals",
+    "tests.studies.outages.kills", "tests.studies.outages.served.survivals",
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.studies.outages.served_stack import ServedStack
+from tests.studies.outages.served.stack import ServedStack
 
 # What holds secrets, and is closed to others for that.
 _CLOSED = (

@@ -27,7 +27,7 @@ from tests.prefect_server import free_port
 
 _COMMAND_LIMIT_S = 600
 # Prefect's own name for the run that a process works on.
-_RUN_VARIABLE = "PREFECT__FLOW_RUN_ID"
+RUN_VARIABLE = "PREFECT__FLOW_RUN_ID"
 _FACTORY = """
 import torch
 from torch import nn
@@ -46,11 +46,15 @@ def _plant() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ServedStack:
-    """A home below `root`, whose stack listens on ports of its own; `planted` are its secrets."""
+    """A home below `root`, whose stack listens on ports of its own; `planted` are its secrets.
+
+    `options` are for `handoff up`, beside those ports.
+    """
 
     root: Path
     prefect_port: int
     mlflow_port: int
+    options: tuple[str, ...] = ()
     planted: dict[str, str] = field(default_factory=_plant)
 
     @property
@@ -92,7 +96,7 @@ class ServedStack:
         prefixes = ("HANDOFF_", "PREFECT_", "MLFLOW_", "AWS_")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(prefixes)}
         return {
-            **kept, "PYTHONPATH": str(Path(__file__).parents[3]), "HANDOFF_HOME": str(self.home),
+            **kept, "PYTHONPATH": str(Path(__file__).parents[4]), "HANDOFF_HOME": str(self.home),
             "AWS_ACCESS_KEY_ID": "known", "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_SECRET_ACCESS_KEY": self.planted["the secret key of S3"],
             "XDG_CONFIG_HOME": str(self.root / "config"),
@@ -120,10 +124,9 @@ class ServedStack:
         return answer.stdout
 
     def up(self) -> None:
-        """Run `handoff up`: two builds at once, where there are as many cores."""
-        builds = str(min(2, len(os.sched_getaffinity(0))))
+        """Run `handoff up`."""
         ports = ("--prefect-port", str(self.prefect_port), "--mlflow-port", str(self.mlflow_port))
-        self.run("up", *ports, "--builds", builds, is_served=False)
+        self.run("up", *ports, *self.options, is_served=False)
 
     def deliver(self, widths: dict[str, int]) -> None:
         """Deliver a linear layer of each of these widths, each a graph of its own."""
@@ -132,10 +135,10 @@ class ServedStack:
         for name in widths:
             self.run("deliver", f"factory:{name}", "--to", str(self.delivery(name)), "--name", name)
 
-    def deliver_again(self, name: str, other: str) -> None:
-        """Deliver what `name` is as the model `other`."""
-        shutil.copytree(self.delivery(name), self.delivery(other))
-        contract = self.delivery(other) / "delivery.toml"
+    def deliver_again(self, name: str, other: str, folder: str = "") -> None:
+        """Deliver what `name` is as the model `other`, into a folder of that name or another."""
+        shutil.copytree(self.delivery(name), self.delivery(folder or other))
+        contract = self.delivery(folder or other) / "delivery.toml"
         text = contract.read_text()
         contract.write_text(text.replace(f'name = "{name}"', f'name = "{other}"', 1))
 
@@ -156,7 +159,7 @@ class ServedStack:
         found = {}
         for process in self.tree():
             with suppress(psutil.Error):
-                run = process.environ().get(_RUN_VARIABLE, "")
+                run = process.environ().get(RUN_VARIABLE, "")
                 if run and "handoff.infra.prefect.flow_run" in process.cmdline():
                     found[run] = process
         return found
@@ -207,10 +210,10 @@ class ServedStack:
 
 
 @contextmanager
-def open_stack(root: Path) -> Iterator[ServedStack]:
+def open_stack(root: Path, *options: str) -> Iterator[ServedStack]:
     """Bring a stack up below `root`, deploy to it, and stop it and remove its database."""
-    root.mkdir(parents=True)
-    stack = ServedStack(root, free_port(), free_port())
+    root.mkdir(parents=True, exist_ok=True)
+    stack = ServedStack(root, free_port(), free_port(), options)
     try:
         stack.up()
         # A night by hand is enough.

@@ -15,8 +15,8 @@ from handoff.artifacts.release.releases import open_releases
 from handoff.artifacts.stores.store import open_store
 from tests.studies.outages.inspecting import kept_versions, see_half, see_unsettled
 from tests.studies.outages.litter import see_litter
-from tests.studies.outages.served_secrets import see_secrets
-from tests.studies.outages.served_stack import ServedStack
+from tests.studies.outages.served.secrets import see_secrets
+from tests.studies.outages.served.stack import ServedStack
 
 _ENDS_S = 30.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from handoff.artifacts.night import Night
-from tests.studies.outages.served_checks import (
+from tests.studies.outages.served.checks import (
     nights_of,
     see_left,
     see_night,
@@ -21,10 +22,10 @@ from tests.studies.outages.served_checks import (
     see_twice,
     versions_of,
 )
-from tests.studies.outages.served_faults import FAULTS, Fault, Scene, compilers_of
-from tests.studies.outages.served_runs import Runs, Seen, tell
-from tests.studies.outages.served_stack import ServedStack, open_stack, wait
-from tests.studies.outages.survivals import Survival
+from tests.studies.outages.served.faults import FAULTS, Fault, Scene, compilers_of
+from tests.studies.outages.served.runs import Runs, Seen, tell
+from tests.studies.outages.served.stack import ServedStack, open_stack, wait
+from tests.studies.outages.served.survivals import Survival
 
 _WIDTHS = {"calm": 3, "first": 4, "second": 5, "released": 6}
 # Those with a recipe of their own, which is changed for each night.
@@ -41,7 +42,8 @@ def strike_everywhere(root: Path, every: int, only: str = "") -> Iterator[Surviv
     With `only`, each whose name holds that text.
     """
     faults = [fault for fault in FAULTS[::every] if only in fault.name]
-    with open_stack(root) as stack:
+    builds = str(min(2, len(os.sched_getaffinity(0))))
+    with open_stack(root, "--builds", builds) as stack:
         stack.deliver(_WIDTHS)
         _release_first(stack)
         for number, fault in enumerate(faults, 1):
@@ -58,7 +60,7 @@ def _release_first(stack: ServedStack) -> None:
     """Release the models of the nights, and let production serve them."""
     runs = Runs(stack)
     for model in _SERVED:
-        _notify(stack, model, f"{0:040x}")
+        notify(stack, model, f"{0:040x}")
     wrong = [one for one in runs.wait_until_still() if one.state != "Completed"]
     if wrong:
         raise RuntimeError(f"the first releases: {wrong}")
@@ -66,7 +68,8 @@ def _release_first(stack: ServedStack) -> None:
         stack.run("promote", f"{model}@1", "--to", "production")
 
 
-def _notify(stack: ServedStack, model: str, commit: str, *more: str) -> str:
+def notify(stack: ServedStack, model: str, commit: str, *more: str) -> str:
+    """Tell the stack of a commit, whose delivery has the model's name; return its run."""
     told = stack.run(
         "notify", "--delivery", str(stack.delivery(model)), "--model", model,
         "--commit", commit, "--json", *more,
@@ -140,7 +143,7 @@ class Case:
         """Start a night and a release; return them when both build, and one has compiled."""
         stack = self.stack
         # The release first: a night begins with a survey, and has two models for two workers.
-        release = _notify(stack, self.model, f"{self.number:040x}")
+        release = notify(stack, self.model, f"{self.number:040x}")
         night = str(runs.start("recompile/handoff", {"parameters": {}}))
 
         def builds(run: str) -> bool:
@@ -182,7 +185,7 @@ class Case:
         runs = Runs(self.stack)
         if any(one.flow == "release" and one.state == "Failed" for one in seen):
             commit = f"{self.number:040x}"
-            _notify(self.stack, self.model, commit, "--again")
+            notify(self.stack, self.model, commit, "--again")
         runs.start("recompile/handoff", {"parameters": {}})
         runs.wait_until_still()
 

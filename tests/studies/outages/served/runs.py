@@ -15,7 +15,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import PrefectHTTPStatusError
 
-from tests.studies.outages.served_stack import ServedStack, wait
+from tests.studies.outages.served.stack import ServedStack, wait
 
 # Beyond the automations' 120 s and 300 s, a server that comes up anew, and the work itself.
 _WELL_LIMIT_S = 2400.0

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from tests.studies.outages.served import see_states
-from tests.studies.outages.served_checks import see_twice
-from tests.studies.outages.served_runs import Seen, is_owed, tell
-from tests.studies.outages.served_secrets import secrets_in
-from tests.studies.outages.survivals import Survival, survival_table, with_earlier_rows
+from tests.studies.outages.served.checks import see_twice
+from tests.studies.outages.served.runs import Seen, is_owed, tell
+from tests.studies.outages.served.secrets import secrets_in
+from tests.studies.outages.served.striking import see_states
+from tests.studies.outages.served.survivals import Survival, survival_table, with_earlier_rows
+from tests.studies.outages.served.team import see_posted
 
 _CRASHED = Seen("1", "release", 1, "Crashed", "gone", "toy", "release:toy:0", 1.0, True)
 _AGAIN = replace(_CRASHED, id="2", attempt=2, state="Completed", key="resume:1", created=2.0)
@@ -63,3 +64,11 @@ def test_a_fault_that_strikes_again_takes_the_place_of_its_earlier_rows_alone() 
     assert with_earlier_rows(survival_table([first]), ["", *before, "", "2 faults."]) == [
         *before[:2], *survival_table([other])[2:], *survival_table([first])[2:],
     ]  # fmt: skip
+
+
+def test_a_commit_that_was_posted_twice_or_never_is_seen() -> None:
+    first, second = "a" * 40, "b" * 40
+    keys = [f"release:toy:{first}:0", f"release:toy:{second}:0", "resume:1"]
+    assert see_posted(keys, [first, second]) == []
+    assert see_posted([*keys, keys[0]], [first, second]) == ["2 runs of the commit aaaa"]
+    assert see_posted(keys[:1], [first, second]) == ["0 runs of the commit bbbb"]

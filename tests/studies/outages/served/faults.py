@@ -14,8 +14,8 @@ from functools import partial
 import psutil
 
 from handoff.infra.stack import postgres
-from tests.studies.outages.served_runs import Runs, Seen
-from tests.studies.outages.served_stack import ServedStack, wait
+from tests.studies.outages.served.runs import Runs, Seen
+from tests.studies.outages.served.stack import ServedStack, wait
 
 # Three heartbeats and a server that is behind.
 _SILENCE_LIMIT_S = 420.0
