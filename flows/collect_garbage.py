@@ -10,6 +10,7 @@ from pydantic import Field
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.site import Site
 from handoff.flows import policies
+from handoff.flows.handing_back import handed_back
 from handoff.flows.site import here
 from handoff.tasks import steps
 from handoff.tasks.registry.messages import CollectJob, CollectResult
@@ -29,5 +30,7 @@ def collect_garbage(
     pretend: Annotated[bool, Field(description="Only tell what would be removed.")] = False,
 ) -> dict[str, Any]:
     """Remove from the store what no version needs; return how much that was."""
-    found = collect(here(), older_than_h, pretend)
+    site = here()
+    with handed_back(site):
+        found = collect(site, older_than_h, pretend)
     return cast(dict[str, Any], to_plain(found))

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from handoff.artifacts.digest import Digest, digest_bytes
-from handoff.artifacts.errors import PackageRefused, RegistryFailed, StoreFailed, did_you_mean
+from handoff.artifacts.errors import (
+    PackageRefused,
+    RegistryFailed,
+    StoreFailed,
+    StoreUnreachable,
+    did_you_mean,
+)
 from handoff.artifacts.release.layout import (
     ENTRY_FILE,
     MODELS,
@@ -92,7 +98,7 @@ class Releases:
         return tuple(model for model in seen if model not in there)
 
     def require_there(self) -> None:
-        """Raise `StoreFailed` where ledgers were seen in this store, and it has none any more.
+        """Raise `StoreUnreachable` where ledgers were seen in this store, and it has none any more.
 
         An empty store is as good as any to whoever asks for nothing by its name.
         """
@@ -100,12 +106,12 @@ class Releases:
         if missing and not self.models():
             raise self.gone(missing)
 
-    def gone(self, missing: Sequence[str]) -> StoreFailed:
+    def gone(self, missing: Sequence[str]) -> StoreUnreachable:
         """Return the refusal to work on a store that lacks the ledgers of these models."""
         there = len(self.models())
         more = f" and {len(missing) - _TOLD} more" if len(missing) > _TOLD else ""
         again = f", and remove {self._seen.file} if it was made again" if self._seen else ""
-        return StoreFailed(
+        return StoreUnreachable(
             f"the store {self.store.location} lacks ledgers that this machine has seen in it",
             expected=f"that of {', '.join(missing[:_TOLD])}{more}",
             got=f"{there} other{'s' * (there > 1)}" if there else "no ledger at all",

@@ -215,14 +215,15 @@ def recompile(parameters: RecompileParameters = EVERYTHING, attempt: Attempt = 1
     """Rebuild what an alias serves; return the night's record.
 
     A model that fails stops no other; `NightFailed` is raised at the end where any did. A night
-    that is begun again after a crash goes on where it was.
+    that is begun again after a crash, or once its worker reaches the store again, goes on where it
+    was.
     """
     site = here()
     stamp = night_stamp(flow_run.id or "")
     looking = SurveyJob(
         site.stores, parameters.alias, site.recipes, site.compiler, tuple(parameters.models)
     )
-    with opened_registrar(site) as (registrar, scratch):
+    with handed_back(site), opened_registrar(site) as (registrar, scratch):
         surveyed = survey(registrar, looking)
         work = NightWork(site, registrar, parameters, stamp)
         # First: which operators the toolchain gets wrong belongs into the records that follow.

@@ -18,8 +18,7 @@ from urllib.parse import quote
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.printable import one_line
-from handoff.infra.prefect.pools import open_client
-from handoff.infra.prefect.prefect_api import keep_variable, told_in_sentences
+from handoff.infra.prefect.prefect_api import asked_client, keep_variable
 from handoff.infra.settings import Settings, prefect_login
 
 if TYPE_CHECKING:
@@ -98,10 +97,9 @@ def read_absences(client: SyncPrefectClient) -> list[Absence]:
 
 def absences_at(api: str, login: str) -> list[Absence]:
     """Return the same from the server at an address; raise `EnvironmentLacking` without one."""
-    with (
-        told_in_sentences("to be asked which workers left", "that question", "Then ask again"),
-        open_client(api, login) as client,
-    ):
+    with asked_client(
+        api, login, "to be asked which workers left", "that question", "Then ask again"
+    ) as client:
         return read_absences(client)
 
 
@@ -122,7 +120,9 @@ def _asked(settings: Settings) -> Iterator[SyncPrefectClient]:
     with (
         # The last: what answers there isn't what a Prefect server answers.
         suppress(HandoffError, ValueError),
-        told_in_sentences("to keep why a worker left", "a variable", "The worker's log has it"),
-        open_client(settings.prefect_api, prefect_login()) as client,
-    ):
+        asked_client(
+            settings.prefect_api, prefect_login(),
+            "to keep why a worker left", "a variable", "The worker's log has it",
+        ) as client,
+    ):  # fmt: skip
         yield client

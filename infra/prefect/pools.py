@@ -21,9 +21,7 @@ from handoff.artifacts.files.locks import try_lock
 from handoff.artifacts.printable import one_line
 from handoff.artifacts.waiting import looks
 from handoff.infra.prefect.deployments import POD_TYPE, POOLS
-from handoff.infra.prefect.prefect_api import told_in_sentences
-from handoff.infra.servers import is_loopback
-from handoff.infra.settings import Key
+from handoff.infra.prefect.prefect_api import asked_client, open_client
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -208,17 +206,13 @@ def paused_pool(api: str, login: str, name: str) -> Iterator[None]:
     """
     from prefect.client.schemas.actions import WorkPoolUpdate
 
+    remedy = "'handoff down --now' asks no server"
+
     def pause(is_paused: bool) -> None:
-        with (
-            told_in_sentences("to pause a pool", "a pool", "'handoff down --now' asks no server"),
-            open_client(api, login) as client,
-        ):
+        with asked_client(api, login, "to pause a pool", "a pool", remedy) as client:
             client.update_work_pool(name, WorkPoolUpdate(is_paused=is_paused))
 
-    with (
-        told_in_sentences("a pool", "a pool", "'handoff down --now' asks no server"),
-        open_client(api, login) as client,
-    ):
+    with asked_client(api, login, "a pool", "a pool", remedy) as client:
         was_paused = client.read_work_pool(name).is_paused
     pause(True)
     try:
@@ -226,13 +220,3 @@ def paused_pool(api: str, login: str, name: str) -> Iterator[None]:
     finally:
         if not was_paused:
             pause(False)
-
-
-def open_client(api: str, login: str) -> SyncPrefectClient:
-    """Return a client of the server at an address; to this machine's own no proxy is between."""
-    from prefect.client.orchestration import SyncPrefectClient
-
-    way: dict[str, Any] = {"trust_env": not is_loopback(api)}
-    if isinstance(login, Key):
-        return SyncPrefectClient(api, api_key=login, httpx_settings=way)
-    return SyncPrefectClient(api, auth_string=login or None, httpx_settings=way)

@@ -1,4 +1,4 @@
-"""What goes wrong between a command and its Prefect server, in sentences."""
+"""A client of the Prefect server, and in sentences what goes wrong between it and a command."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, UsageProblem, first_line
 from handoff.artifacts.printable import one_line
+from handoff.infra.servers import is_loopback
+from handoff.infra.settings import Key
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -45,6 +47,28 @@ def told_in_sentences(what: str, expected: str, remedy: str) -> Iterator[None]:
             got=one_line(error.doc)[:60] or "an empty one",
             remedy="Fix PREFECT_API_URL: it ends in /api",
         ) from error  # fmt: skip
+
+
+def open_client(api: str, login: str) -> SyncPrefectClient:
+    """Return a client of the server at an address; to this machine's own no proxy is between."""
+    from prefect.client.orchestration import SyncPrefectClient
+
+    way: dict[str, Any] = {"trust_env": not is_loopback(api)}
+    if isinstance(login, Key):
+        return SyncPrefectClient(api, api_key=login, httpx_settings=way)
+    return SyncPrefectClient(api, auth_string=login or None, httpx_settings=way)
+
+
+@contextmanager
+def asked_client(
+    api: str, login: str, what: str, expected: str, remedy: str
+) -> Iterator[SyncPrefectClient]:
+    """Give a client of the server at an address, whose errors `told_in_sentences` puts into words.
+
+    Those of the body are, too.
+    """
+    with told_in_sentences(what, expected, remedy), open_client(api, login) as client:
+        yield client
 
 
 def keep_variable(client: SyncPrefectClient, name: str, value: dict[str, Any]) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError
 from handoff.artifacts.printable import one_line
 from handoff.artifacts.release.signing import public_key_of
-from handoff.infra.prefect.pools import open_client
-from handoff.infra.prefect.prefect_api import keep_variable, told_in_sentences
+from handoff.infra.prefect.prefect_api import asked_client, keep_variable
 
 _NAME = "handoff-stack"
 # A variable holds 5000 characters.
@@ -40,10 +39,9 @@ def share(api: str, login: str, shared: StackSettings) -> None:
     plain = asdict(shared)
     if len(str(plain)) > _LONGEST:
         plain["trusted"] = ()
-    with (
-        told_in_sentences("the stack's settings", "a variable", "Then run it again"),
-        open_client(api, login) as client,
-    ):
+    with asked_client(
+        api, login, "the stack's settings", "a variable", "Then run it again"
+    ) as client:
         keep_variable(client, _NAME, {**plain, "trusted": list(plain["trusted"])})
 
 
@@ -52,10 +50,9 @@ def read_shared(api: str, login: str) -> StackSettings:
 
     Keys are public keys in PEM, whatever somebody has put there.
     """
-    with (
-        told_in_sentences("to be asked for the stack's settings", "that", "Then join again"),
-        open_client(api, login) as client,
-    ):
+    with asked_client(
+        api, login, "to be asked for the stack's settings", "that", "Then join again"
+    ) as client:
         found = client.read_variable_by_name(_NAME)
     try:
         if found is None:

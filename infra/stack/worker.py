@@ -34,11 +34,10 @@ from handoff.infra.engine.looking import empty_folder
 from handoff.infra.prefect.absences import Absence, end_absence, tell_absence
 from handoff.infra.prefect.pools import (
     as_variable,
-    open_client,
     require_processes,
     share_out,
 )
-from handoff.infra.prefect.prefect_api import told_in_sentences
+from handoff.infra.prefect.prefect_api import asked_client
 from handoff.infra.servers import prefect_status
 from handoff.infra.settings import (
     Settings,
@@ -177,10 +176,10 @@ def _has_ended(settings: Settings, run: UUID) -> bool:
 def _asked(settings: Settings, what: str) -> Iterator[SyncPrefectClient]:
     """Give a client of the server, in a process whose Prefect is told of the settings."""
     prepare_prefect(settings, retries=1)
-    with (
-        told_in_sentences(what, "a question that it knows", "Then start the worker again"),
-        open_client(settings.prefect_api, prefect_login()) as client,
-    ):
+    with asked_client(
+        settings.prefect_api, prefect_login(), what, "a question that it knows",
+        "Then start the worker again",
+    ) as client:  # fmt: skip
         yield client
 
 

@@ -35,6 +35,7 @@ from handoff.tasks.verify.float64 import (
     lifted_inputs,
     run_in_float64,
 )
+from handoff.tasks.verify.metric.measuring import find_too_few
 
 Program = TypeVar("Program", torch.fx.GraphModule, ExportedProgram)
 
@@ -315,6 +316,31 @@ def covered_by_metric(recipe: Recipe, delivery: LoadedDelivery) -> Callable[[int
             "[metric] out of the recipe",
         )  # fmt: skip
     return contract.covered
+
+
+def require_enough_samples(recipe: Recipe, delivery: LoadedDelivery) -> None:
+    """Raise `BlessingRefused` where a package that changes nothing would lack samples, too.
+
+    That is known before anything is compiled. Metrics without labels are left to verification: only
+    outputs tell of how many samples those are.
+    """
+    rule, metric = recipe.metric, delivery.contract.metric
+    labels = [one.labels for one in delivery.evaluation if one.labels is not None]
+    if rule is None or metric is None or not labels:
+        return
+    few = find_too_few(metric, rule, labels)
+    if few is None:
+        return
+    of = " of the rarer label" if metric.family == "auc" else ""
+    agreed = f"max_drop = {rule.max_drop:g} with confidence = {rule.confidence:g}"
+    raise BlessingRefused(
+        f"the evaluation is too small to show {agreed}, whatever the package",
+        expected=f"some {few.enough} samples{of}, or more"
+        if few.enough else "a max_drop above 0, which samples can show",
+        got=f"{few.samples} samples{of}",
+        remedy="Deliver a larger evaluation, or agree on less under [metric]"
+        if few.enough else "Raise max_drop under [metric]",
+    )  # fmt: skip
 
 
 def _finite(tensor: torch.Tensor) -> torch.Tensor:

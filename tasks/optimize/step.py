@@ -21,7 +21,13 @@ from handoff.tasks.conformance.looking_up import calls_of
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
 from handoff.tasks.optimize.calibration import calibration_of
 from handoff.tasks.optimize.capture import capture, describe_outputs
-from handoff.tasks.optimize.check import Exportable, PassCheck, covered_by_metric, snapshot
+from handoff.tasks.optimize.check import (
+    Exportable,
+    PassCheck,
+    covered_by_metric,
+    require_enough_samples,
+    snapshot,
+)
 from handoff.tasks.optimize.folding import fold_evidence
 from handoff.tasks.optimize.messages import OptimizeJob, OptimizeResult
 from handoff.tasks.optimize.passes import PASSES
@@ -113,6 +119,8 @@ def _run_passes(
     calls = tuple(sorted(calls_of(program)))
     rounding = {p.name for _, p in (*first, *then) if p.rounds}
     rounds = any(effect.modified and effect.name in rounding for effect in effects)
+    if rounds:
+        require_enough_samples(job.recipe, delivery)
     return OptimizeResult(saved, reference, outputs, computed, told, graphs, calls, rounds)
 
 

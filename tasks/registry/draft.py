@@ -43,10 +43,13 @@ def run(job: DraftJob) -> Draft:
 
     Raises `PromotionRefused` for a version that may not be promoted, `RegistryFailed` for one that
     isn't there and where another has moved the alias since the first draft, `UsageProblem` for
-    what can't be asked for, and `PackageRefused` for what isn't signed as it should be.
+    what can't be asked for, `PackageRefused` for what isn't signed as it should be, and
+    `StoreUnreachable` for a store that has lost all that this machine has seen in it.
     """
     stores = job.stores
     releases = open_releases(stores.objects, stores.trusted, stores.seen)
+    # A ledger that is begun in a folder that isn't mounted would be gone as soon as it is.
+    releases.require_there()
     match job.request:
         case ReleaseRequest():
             return _release(releases, job, job.request)

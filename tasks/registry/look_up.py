@@ -18,11 +18,13 @@ from handoff.tasks.registry.messages import LookUpJob, LookUpResult, Records, Re
 def run(job: LookUpJob) -> LookUpResult:
     """Return the version that was made from the same, when its files are still in the store.
 
-    Raises `UsageProblem` where the release's alias is not its own to move, which is better told
+    Raises `UsageProblem` where the release's alias is not its own to move, and `StoreUnreachable`
+    for a store that lacks all ledgers which this machine has seen in it: both are better told
     before anything is compiled.
     """
     stores = job.stores
     releases = open_releases(stores.objects, stores.trusted, stores.seen)
+    releases.require_there()
     head = releases.head(job.model)
     require_free_alias(head.entry if head else None, job.alias)
     how = f"Else release it, and 'handoff promote {job.model} --to {job.alias} --new-alias'"

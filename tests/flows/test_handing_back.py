@@ -26,6 +26,7 @@ from handoff.artifacts.errors import (
     told_by_machine,
 )
 from handoff.artifacts.recipe.target import parse_target
+from handoff.artifacts.release.ledger import SeenLedgers
 from handoff.artifacts.site import SigningKey, Site, Stores
 from handoff.flows import site
 from handoff.flows.handing_back import MOST_TRIES
@@ -41,15 +42,15 @@ class Worker:
     client: Any
     home: Path
 
-    def deployed(self) -> UUID:
-        """Deploy, and return the deployment of releases."""
+    def deployed(self) -> dict[str, UUID]:
+        """Deploy, and return the deployments by their names."""
         answer = subprocess.run(
             [sys.executable, "-m", "handoff", "deploy", "--json"], env=self.environment(),
             capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert answer.returncode == 0, answer.stderr
         found: list[dict[str, str]] = json.loads(answer.stdout)["deployments"]
-        return UUID(next(one["id"] for one in found if one["name"] == "release/handoff"))
+        return {one["name"]: UUID(one["id"]) for one in found}
 
     def environment(self) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "HANDOFF_"))}
@@ -84,8 +85,13 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
 
 
 @pytest.fixture(scope="module")
-def deployment(worker: Worker) -> UUID:
+def deployments(worker: Worker) -> dict[str, UUID]:
     return worker.deployed()
+
+
+@pytest.fixture
+def deployment(deployments: dict[str, UUID]) -> UUID:
+    return deployments["release/handoff"]
 
 
 @pytest.mark.server
@@ -120,6 +126,22 @@ def test_a_refusal_is_final_and_names_no_machine(
     assert "the machine" not in now.state.message
     (shown,) = worker.shown(run)
     assert "was not released: refused" in shown
+
+
+@pytest.mark.server
+def test_a_night_waits_in_its_pool_for_a_store_that_is_not_there_and_then_goes_on(
+    worker: Worker, deployments: dict[str, UUID]
+) -> None:
+    store, seen = worker.home / "store", worker.home / "ledgers" / "seen.json"
+    SeenLedgers(seen).note(str(store), "toy", (1, "sha256:0"), since=(0, ""))
+    night = deployments["recompile/handoff"]
+    run = worker.client.create_flow_run_from_deployment(night, parameters={})
+    now = worker.tried(run)
+    assert now.state.name == "AwaitingRetry"
+    assert "seen in it: expected that of toy, got no ledger at all" in now.state.message
+    # As a disk that is mounted again would bring it back; no ledger is read of what nobody serves.
+    seen.unlink()
+    assert worker.tried(run).state.name == "Completed"
 
 
 @pytest.mark.parametrize("is_worker", [True, False])

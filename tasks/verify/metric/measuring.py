@@ -240,6 +240,40 @@ def value_of(metric: Metric, outputs: Iterable[tuple[Tensor, Tensor | None]]) ->
     return (math.sqrt(mean) if metric.family == "rmse" else mean), values.numel()
 
 
+@dataclass(frozen=True)
+class TooFew:
+    """So many samples were given, and `enough` would do: 0 where no number would."""
+
+    samples: int
+    enough: int
+
+
+def find_too_few(metric: Metric, rule: MetricRule, labels: Iterable[Tensor]) -> TooFew | None:
+    """Return how many samples lack for a package that changes nothing to be seen to keep the rule.
+
+    `labels` are `[rows, ...]`. For `auc` it is the rarer label that counts. None where there are
+    enough, though one that changes something may need more.
+    """
+    samples = _countable(metric, labels)
+    if metric.kind.is_error or metric.family == "auc":
+        return TooFew(samples, _FEWEST) if samples < _FEWEST else None
+
+    def at(count: float) -> tuple[float, float]:
+        return _exact(0.0, 0.0, count, rule.confidence)
+
+    if samples and at(samples)[1] <= rule.max_drop:
+        return None
+    return TooFew(samples, _search(0.0, rule.max_drop, max(samples, 1), at))
+
+
+def _countable(metric: Metric, labels: Iterable[Tensor]) -> int:
+    """Return of how many samples the metric is at most."""
+    if metric.family != "auc":
+        return sum(one.shape[0] for one in labels if one.dim())
+    all_of = torch.cat([one.reshape(-1) for one in labels])
+    return min(int((all_of == kind).sum()) for kind in (0, 1))
+
+
 # With how many samples there are, and how many have another value: None where none has its own.
 _Measured = tuple[Drop, int, int | None]
 

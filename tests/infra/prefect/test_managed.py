@@ -19,7 +19,8 @@ import pytest
 import torch
 
 from handoff.flows.site import RELEASE
-from handoff.infra.prefect.pools import online_workers, open_client
+from handoff.infra.prefect.pools import online_workers
+from handoff.infra.prefect.prefect_api import open_client
 from handoff.infra.servers import prefect_status
 from handoff.infra.settings import Key
 from handoff.tasks.deliver.step import deliver

@@ -15,7 +15,8 @@ import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, UsageProblem
 from handoff.artifacts.release.signing import read_trust
-from handoff.infra.prefect.pools import make_pools, online_workers, open_client
+from handoff.infra.prefect.pools import make_pools, online_workers
+from handoff.infra.prefect.prefect_api import open_client
 from handoff.infra.prefect.stack_settings import StackSettings, read_shared, share
 from handoff.infra.settings import read_settings
 from handoff.infra.stack import joining

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from handoff.artifacts.digest import Digest, digest_bytes
-from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.errors import StoreUnreachable, UsageProblem
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.registry import look_up
 from handoff.tasks.registry.messages import LookUpJob, LookUpResult
@@ -30,6 +31,27 @@ def test_an_alias_like_another_is_asked_about_before_anything_is_compiled(tmp_pa
         registry.release("2026-11-20")
     for alias in ("trial", "production-eu", "candidate"):
         assert find(registry, OTHER, alias) == LookUpResult(None)
+
+
+def test_nothing_is_released_into_a_store_that_has_lost_all_its_ledgers(tmp_path: Path) -> None:
+    registry = some_registry(tmp_path)
+    registry.release()
+    stores = replace(registry.stores, seen=tmp_path / "seen.json")
+
+    def first(model: str) -> LookUpResult:
+        return look_up.run(LookUpJob(model, OTHER, stores, "candidate", OTHER, Recipe(), "g++"))
+
+    assert first("toy").version is None
+    store = Path(stores.objects)
+    store.rename(tmp_path / "unmounted")
+    store.mkdir()
+    for model in ("toy", "another"):
+        with pytest.raises(StoreUnreachable, match=r"lacks ledgers .* got no ledger at all"):
+            first(model)
+    assert list(store.iterdir()) == []
+    store.rmdir()
+    (tmp_path / "unmounted").rename(store)
+    assert first("another").version is None
 
 
 def test_what_was_made_from_the_same_is_found(tmp_path: Path) -> None:

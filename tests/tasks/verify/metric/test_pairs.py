@@ -11,9 +11,11 @@ from handoff.artifacts.delivery.metric import MeasuredMetric, Metric, MetricRule
 from handoff.tasks.verify.metric.measuring import (
     Drop,
     Pair,
+    TooFew,
     drop_of_auc,
     drop_of_errors,
     drop_of_shares,
+    find_too_few,
     measure_metric,
 )
 from handoff.tasks.verify.metric.samples import NotComputable
@@ -133,6 +135,36 @@ def test_samples_of_which_none_changed_and_that_are_too_few_are_said_to_be_so() 
     # One that loses less of it may keep what was agreed.
     assert not moved.has_too_few_samples
     assert not _top_1(1000, 1000, 0.005).has_too_few_samples
+
+
+@pytest.mark.parametrize("most", [0.004, 0.02, 0.3])
+def test_samples_that_are_too_few_for_any_package_are_told_by_their_labels_alone(
+    most: float,
+) -> None:
+    rule = MetricRule(most)
+
+    def look(count: int) -> TooFew | None:
+        return find_too_few(Metric("top-1"), rule, torch.zeros(count).split(50))
+
+    # From none to more than enough: told as the verdict on an unchanged package has it.
+    for count in range(1, 1200, 7):
+        assert (look(count) is None) == (_top_1(count, count, most).standing == "kept")
+    few = look(2)
+    assert few is not None
+    assert look(few.enough) is None
+
+
+def test_samples_that_no_number_makes_enough_are_told_as_such() -> None:
+    none_would = find_too_few(Metric("top-5"), MetricRule(0.0), [torch.zeros(5000)])
+    assert none_would == TooFew(5000, 0)
+
+
+def test_of_an_area_it_is_the_rarer_label_that_counts() -> None:
+    rare = torch.arange(1000) % 100 == 0
+    few = find_too_few(Metric("auc"), MetricRule(0.01), rare.long().split(300))
+    assert few == TooFew(10, 30)
+    assert find_too_few(Metric("auc"), MetricRule(0.01), [(torch.arange(100) % 3 == 0)]) is None
+    assert find_too_few(Metric("rmse"), MetricRule(0.01), [torch.zeros(29, 1)]) == TooFew(29, 30)
 
 
 def test_where_the_drop_is_what_is_agreed_no_number_is_promised() -> None:

@@ -228,12 +228,32 @@ def test_what_loses_too_much_is_refused_with_both_values(
 def test_too_few_samples_are_a_refusal_with_the_number_that_would_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verdict = judge(monkeypatch, go(tmp_path, agreed(BFLOAT16), samples=60))
+    def one_wrong_in_each(inputs: Tensors, outputs: Tensors) -> Tensors:
+        if len(inputs[0]) == 100:
+            outputs[0][0] = -outputs[0][0]
+        return outputs
+
+    verdict = judge(
+        monkeypatch, go(tmp_path, agreed(BFLOAT16, rule=MetricRule(0.02)), samples=200),
+        one_wrong_in_each,
+    )  # fmt: skip
     (reason,) = [r for r in verdict.reasons if r.startswith("metric:")]
     assert verdict.metric is not None
     assert verdict.metric.standing == "not known"
     assert f"some {verdict.metric.enough} samples like these" in reason
-    assert verdict.metric.enough <= 800
+    assert 200 < verdict.metric.enough <= 2000
+
+
+def test_samples_too_few_for_any_package_are_refused_before_anything_is_compiled(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(BlessingRefused, match=r"too small to show max_drop = 0\.01") as refused:
+        go(tmp_path / "first", agreed(BFLOAT16), samples=60)
+    assert refused.value.got == "60 samples"
+    assert "some 330 samples" in refused.value.expected
+    # What doesn't round is judged by its tolerance, however few there are.
+    assert not go(tmp_path / "exact", agreed(), samples=60).rounds
+    assert go(tmp_path / "enough", agreed(BFLOAT16), samples=330).rounds
 
 
 @pytest.mark.parametrize("rule", [AGREED, None])
