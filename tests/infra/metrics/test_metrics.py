@@ -241,6 +241,17 @@ def test_dashboard_and_alerts_ask_for_metrics_and_labels_that_there_are() -> Non
     assert {name for one in asked for name in re.findall(r"\bhandoff_[a-z_]+", one)} == set(labels)
 
 
+def test_each_panel_of_the_dashboard_has_what_the_types_of_grafana_ask_for() -> None:
+    """As `Dashboard` in @grafana/schema 13.2 has it, whose compiler found what lacked here."""
+    dashboard = json.loads((FOLDER / "dashboard.json").read_text())
+    assert dashboard["schemaVersion"] >= 36
+    for panel in dashboard["panels"]:
+        fields = panel.get("fieldConfig", {"defaults": {}, "overrides": []})
+        assert isinstance(fields["overrides"], list), panel["title"]
+        assert isinstance(fields["defaults"], dict), panel["title"]
+        assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24, panel["title"]
+
+
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="Debian's prometheus has promtool")
 def test_prometheus_takes_the_configuration_and_the_alerts() -> None:
     for command in (("config", "scrape.yaml"), ("rules", "alerts.yaml")):
