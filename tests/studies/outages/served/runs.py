@@ -28,7 +28,10 @@ _MOST_ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class Seen:
-    """A run as it was seen last: which flow's, of which attempt, in which state, and when made."""
+    """A run as it was seen last: which flow's, of which attempt, in which state, and when made.
+
+    `tries` is how often it was begun: more than once where a worker gave it back to its pool.
+    """
 
     id: str
     flow: str
@@ -39,6 +42,7 @@ class Seen:
     key: str
     created: float
     is_final: bool
+    tries: int = 1
 
 
 class Runs:
@@ -109,7 +113,7 @@ class Runs:
             str(run.id), self._flows[flow], int(run.parameters.get("attempt", 1)),
             (state.name or "") if state else "", (state.message or "") if state else "", model,
             run.idempotency_key or "", run.created.timestamp() if run.created else 0.0,
-            state is not None and state.is_final(),
+            state is not None and state.is_final(), run.run_count,
         )  # fmt: skip
 
 

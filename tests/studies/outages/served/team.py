@@ -168,6 +168,11 @@ class _Story:
         counts = ", ".join(str(len(found[model])) for model in versions)
         return Survival(self.name, when, states, well_s, counts, wrong=tuple(wrong))
 
+    def see_handed_back(self, *flows: str) -> list[str]:
+        """Return those of the flows of which no run went back to its pool, to be tried again."""
+        tried = {one.flow for one in self.runs.read() or [] if one.tries > 1}
+        return [f"no {flow} was given to another worker" for flow in flows if flow not in tried]
+
 
 def _hung(team: Team, name: str) -> Iterator[Survival]:
     """Commits arrive while Prefect's server hangs; the webhook dies with all of them kept."""
@@ -227,6 +232,7 @@ def _joined_worker_lacks(
             story = _Story(team, f"{name}: {'gone' if is_struck else 'back'}", runs, began)
             survival = story.told(when, dict.fromkeys(models, 1))
             if is_struck:
+                survival = _and(survival, story.see_handed_back("release"))
                 wait("it has left its pool", lambda: not joined.is_online, _WORKER_LIMIT_S)
                 away.rename(place)
                 wait("it is back in its pool", lambda: joined.is_online, _WORKER_LIMIT_S)
@@ -254,24 +260,28 @@ def _second_stack(team: Team, name: str) -> Iterator[Survival]:
 
 
 def _missing_store(team: Team, name: str) -> Iterator[Survival]:
-    """Take the store's folder away as a night begins; a minute later it is back."""
+    """Take the store's folder away as a night and a release begin; a minute later it is back."""
     stack = team.stack
     runs, nights = Runs(stack), len(nights_of(stack))
     before = len(versions_of(stack, "due"))
+    late = team.deliver("late")
     store = stack.home / "store"
     away = store.with_name("store.away")
     began = time.monotonic()
     store.rename(away)
     try:
         team.begin_night(runs)
+        notify(stack, late, f"{team.made:040x}")
         time.sleep(_AWAY_S)
         made = [str(path) for path in store.rglob("*") if path.is_file()]
     finally:
         shutil.rmtree(store, ignore_errors=True)
         away.rename(store)
-    survival = _Story(team, name, runs, began).told("a night", {"due": before + 1})
+    story = _Story(team, name, runs, began)
+    survival = story.told("a night, and a release", {"due": before + 1, "late": 1})
     wrong = [f"{path} was written where the store wasn't" for path in made]
-    yield _and(survival, [*wrong, *see_night(stack, nights, _NIGHT)])
+    tried = story.see_handed_back("recompile", "release")
+    yield _and(survival, [*wrong, *tried, *see_night(stack, nights, _NIGHT)])
 
 
 STORIES: Mapping[str, Callable[[Team, str], Iterator[Survival]]] = {
@@ -280,7 +290,7 @@ STORIES: Mapping[str, Callable[[Team, str], Iterator[Survival]]] = {
     "the compiler of a joined worker": _lose_compiler,
     "the key of a joined worker": _lose_key,
     "two stacks on one machine": _second_stack,
-    "the store isn't there as a night begins, and back after a minute": _missing_store,
+    "the store isn't there as a night and a release begin, and back after a minute": _missing_store,
 }
 
 
@@ -328,10 +338,13 @@ class Joined:
     home: Path
     compiler: Path
     key: Path
+    worker: subprocess.Popen[bytes]
 
     @property
     def is_online(self) -> bool:
-        """Tell whether its pool knows it."""
+        """Tell whether its pool knows it; raise `RuntimeError` with its log where it has ended."""
+        if self.worker.poll() is not None:
+            raise RuntimeError(self.home.with_suffix(".log").read_text())
         return self.home.name in self.team.online()
 
     def jobs(self) -> list[psutil.Process]:
@@ -351,14 +364,14 @@ def _joined(team: Team) -> Iterator[Joined]:
     """Let a worker join the stack as its page says, with a copy of the key; end it afterwards."""
     stack = team.stack
     home = stack.root / f"joined-{team.made}"
-    joined = Joined(team, home, home.with_suffix(".tools") / "g++", home.with_suffix(".pem"))
-    joined.compiler.parent.mkdir()
-    joined.compiler.symlink_to(shutil.which("g++") or "")
-    shutil.copy(stack.home / "keys" / "private" / "signing.pem", joined.key)
+    compiler, own_key = home.with_suffix(".tools") / "g++", home.with_suffix(".pem")
+    compiler.parent.mkdir()
+    compiler.symlink_to(shutil.which("g++") or "")
+    shutil.copy(stack.home / "keys" / "private" / "signing.pem", own_key)
     (key,) = read_trust(stack.stores.trusted).keys
     told = {
-        "HANDOFF_HOME": str(home), "CXX": str(joined.compiler),
-        "HANDOFF_SIGNING_KEY": str(joined.key), "PREFECT_API_AUTH_STRING": stack.login,
+        "HANDOFF_HOME": str(home), "CXX": str(compiler), "HANDOFF_SIGNING_KEY": str(own_key),
+        "PREFECT_API_AUTH_STRING": stack.login,
     }  # fmt: skip
     command = [
         sys.executable, "-m", "handoff", "worker", "--name", home.name,
@@ -371,7 +384,7 @@ def _joined(team: Team) -> Iterator[Joined]:
             stdin=subprocess.DEVNULL, stdout=output, stderr=output,
         )  # fmt: skip
         try:
-            yield joined
+            yield Joined(team, home, compiler, own_key, worker)
         finally:
             worker.terminate()
             worker.wait(60)
