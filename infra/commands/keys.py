@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.release.signing import public_key_of, read_trust
-from handoff.infra.engine.child import StepProcess
-from handoff.infra.settings import Settings, read_settings, trusted_folder
+from handoff.infra.engine.signing_key import ask_signer, is_made_later
+from handoff.infra.settings import read_settings, trusted_folder
 from handoff.infra.terminal.console import print_json
 from handoff.infra.terminal.echoing import echo
-from handoff.tasks.registry.messages import KeyJob, KeyResult
-from handoff.tasks.registry.moving import SIGNER
 
 
 def show_keys(*, as_json: bool) -> None:
     """Print the public key that signs here, as PEM, and the ids of those that are trusted."""
     settings = read_settings()
     trust = read_trust(settings.stores.trusted, may_lack=True)
-    own = _own_key(settings)
+    own = None if is_made_later(settings.signing_key) else ask_signer(settings.signing_key)
     if as_json:
         ids = [key.keyid for key in trust.keys]
         signing, pem = (own.key_id, own.public_pem) if own else (None, "")
@@ -35,19 +30,6 @@ def show_keys(*, as_json: bool) -> None:
     echo(f"trusted: {', '.join(trust.ids) or 'none'}", err=True)
     if own is not None:
         echo(own.public_pem.strip())
-
-
-def _own_key(settings: Settings) -> KeyResult | None:
-    """Return the key that signs here; the signing process alone can read it."""
-    key = settings.signing_key
-    if key.make_missing and not key.public.exists():
-        return None
-    with (
-        tempfile.TemporaryDirectory(prefix="handoff-log-") as logs,
-        closing(StepProcess(SIGNER, Path(logs) / "sign.log")) as signer,
-    ):
-        job = KeyJob(replace(key, make_missing=False), None)
-        return signer.run(job)
 
 
 def trust_key(file: Path) -> None:

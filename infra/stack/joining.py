@@ -165,7 +165,7 @@ def _agreed(keys: Sequence[str], named: Sequence[str], host: str) -> list[str]:
     if not keys:
         raise EnvironmentLacking(
             f"the stack at {host} tells no public key", expected="one that it trusts", got="none",
-            remedy="Release once there and run 'handoff up' again, or set HANDOFF_TRUSTED_KEYS",
+            remedy="Run 'handoff up' there again, or set HANDOFF_TRUSTED_KEYS",
         )  # fmt: skip
     shown = ", ".join(keys)
     if not named and on_terminal():

@@ -12,8 +12,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -22,7 +20,7 @@ from handoff.artifacts.errors import EnvironmentLacking, HandoffError
 from handoff.artifacts.printable import one_line
 from handoff.artifacts.release.releases import open_releases
 from handoff.flows.site import BUILD_POOL, CONTROL_POOL
-from handoff.infra.engine.child import StepProcess
+from handoff.infra.engine.signing_key import ask_signer
 from handoff.infra.extras import installed
 from handoff.infra.servers import LOOPBACK, clock_ahead_s, get_status, mlflow_question
 from handoff.infra.settings import (
@@ -33,8 +31,6 @@ from handoff.infra.settings import (
     require_writable_home,
     unset,
 )
-from handoff.tasks.registry.messages import KeyJob
-from handoff.tasks.registry.moving import SIGNER
 
 # S3 refuses what is a quarter of an hour off; leases and heartbeats of Prefect's are in minutes.
 _CLOCK_S = 60.0
@@ -163,12 +159,7 @@ def _key(settings: Settings) -> str:
             got="none; one that is made here would not be trusted",
             remedy="Set HANDOFF_SIGNING_KEY as the stack's other workers have it: a file, or a KMS",
         )  # fmt: skip
-    with (
-        tempfile.TemporaryDirectory(prefix="handoff-log-") as logs,
-        closing(StepProcess(SIGNER, Path(logs) / "sign.log")) as signer,
-    ):
-        opened = signer.run(KeyJob(replace(key, make_missing=False), trusted))
-    return f"signs with {opened.key_id[:12]}, which is trusted"
+    return f"signs with {ask_signer(key, trusted).key_id[:12]}, which is trusted"
 
 
 def _clock(settings: Settings) -> str:

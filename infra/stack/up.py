@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.files.writing import write_whole
 from handoff.infra.engine.environments import prepare_prefect, supervisor_environment
+from handoff.infra.engine.signing_key import ask_signer, is_made_later
 from handoff.infra.home import home_folder
 from handoff.infra.prefect.pools import make_pools
 from handoff.infra.servers import LOOPBACK
@@ -75,6 +76,7 @@ def bring_up(choices: Choices, *, use: Use | None, print_environment: bool, as_j
             store = {} if stack.s3 else {"HANDOFF_STORE": stack.store}
             write_setup(place, replace(setup, settings={**setup.settings, **store}))
         started = _bring_services_up(place, stack, supervision)
+        _make_key(settings)
         _share(settings, stack)
     if print_environment:
         echo(place.environment.read_text("utf-8"), nl=False)
@@ -82,6 +84,13 @@ def bring_up(choices: Choices, *, use: Use | None, print_environment: bool, as_j
     if not as_json:
         echo(_outcome(started, len(supervision.states())))
     print_stack(examine_stack(place, supervision), place, as_json=as_json)
+
+
+def _make_key(settings: Settings) -> None:
+    """Make the stack's own key before its first release does: machines that join ask for it."""
+    if is_made_later(settings.signing_key):
+        made = ask_signer(settings.signing_key, makes=True)
+        echo(f"Made the key that signs here: {made.key_id[:12]}", err=True)
 
 
 def _share(settings: Settings, stack: Stack) -> None:

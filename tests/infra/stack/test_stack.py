@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -18,6 +19,8 @@ import psutil
 import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.artifacts.release.signing import public_key_of
+from handoff.infra.prefect.stack_settings import read_shared
 from handoff.infra.stack import postgres
 from handoff.infra.stack.place import Place
 from handoff.infra.stack.worker import own_temporary_folder, read_cores
@@ -98,6 +101,16 @@ def test_every_service_is_healthy_and_no_password_is_where_others_can_read_it(ho
     for secret in (password, _LOGIN.partition(":")[2]):
         assert not [line for line in map(command_line, psutil.pids()) if secret in " ".join(line)]
         assert not [log for log in home.place.logs.iterdir() if secret in log.read_text()]
+
+
+@pytest.mark.server
+def test_machines_may_join_before_anything_was_released(home: Home) -> None:
+    home.up()
+    signing = json.loads(home.run("keys", "show", "--json").stdout)["signing"]
+    shared = read_shared(f"http://127.0.0.1:{home.prefect_port}/api", _LOGIN)
+    (told,) = shared.trusted
+    assert public_key_of(told.encode(), "told").keyid == signing
+    assert shared.signs == told
 
 
 @pytest.mark.server
