@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from handoff.artifacts.recipe.choices import DEFAULT_PASSES
+from handoff.artifacts.release.ledger import SeenLedgers
 from handoff.infra.commands import doctor
 from handoff.tasks.compile.cross.fatbinary import find_fatbinary
 from tests.mlflow_server import asked_before
@@ -193,6 +195,25 @@ def test_doctor_misses_a_compiler_that_is_not_there(tmp_path: Path) -> None:
     result = handoff("doctor", home=tmp_path / "home", CXX="no-such-g++")
     assert result.returncode == 1
     assert "missing  compiler" in result.stdout
+
+
+def test_doctor_misses_a_store_that_lacks_ledgers_which_were_seen_in_it(tmp_path: Path) -> None:
+    def asked() -> str:
+        told = handoff("doctor", home=tmp_path, HANDOFF_STORE=str(store)).stdout
+        (line,) = (line for line in told.splitlines() if re.search(r"\bstore\b", line[:20]))
+        return line
+
+    store = tmp_path / "mounted"
+    (store / "models" / "there").mkdir(parents=True)
+    assert asked().startswith("ok")
+    for model in ("there", "ranker"):
+        SeenLedgers(tmp_path / "ledgers" / "seen.json").note(
+            str(store), model, (1, "sha256:0"), since=(0, "")
+        )
+    assert asked().startswith("missing")
+    assert "that of ranker" in asked()
+    (store / "models" / "ranker").mkdir()
+    assert asked().startswith("ok")
 
 
 @pytest.mark.parametrize("is_there", [True, False])
