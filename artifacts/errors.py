@@ -155,7 +155,7 @@ class StoreFailed(HandoffError):
 
 
 class StoreUnreachable(StoreFailed):
-    """The object store doesn't answer, is full, or doesn't let this machine in."""
+    """The object store doesn't answer, is full, lets nobody in, or lacks what was seen in it."""
 
     is_machines = True
 
