@@ -22,6 +22,8 @@ _AT_PLACE = re.compile(
 _NESTED = re.compile(
     r"\bexpected (?P<expected>[^;]+?), got:? (?P<got>.+?)(?=\.? *$|; |\. [A-Z'])", re.DOTALL
 )
+# Of a sentence, and not of what was shortened.
+_FULL_STOP = re.compile(r"(?<!\.)\.$")
 
 
 class HandoffError(Exception):
@@ -51,7 +53,7 @@ class HandoffError(Exception):
         """
         place = f"{self.where}: " if self.where else ""
         remedy = self.remedy[:1].upper() + self.remedy[1:]
-        found = self.got.replace("\n", "; ")
+        found = "; ".join(_FULL_STOP.sub("", line) for line in self.got.split("\n"))
         got = _NESTED.sub(r"\g<got> instead of \g<expected>", found)
         return f"{place}{self.what}: expected {self.expected}, got {got}. {remedy}"
 

@@ -35,6 +35,7 @@ def test_a_message_is_told_in_its_parts(text: str, parts: tuple[str, str, str]) 
          "gpu: it ended: nothing instead of a result. Run it again. Look"),
         ("nothing that was expected", "got nothing that was expected. Look"),
         ("7, not 8", "got 7, not 8. Look"),
+        ("one. See x.py.\nother, rtol...", "got one. See x.py; other, rtol.... Look"),
     ],
 )  # fmt: skip
 def test_what_was_expected_is_said_once_where_a_message_holds_others(got: str, told: str) -> None:
