@@ -14,7 +14,7 @@ MOST_ENTRIES = 20
 # Collections of equals, and the top of the tests, where the helpers of all rooms are.
 COLLECTIONS = {
     "docs", "infra/runner", "tasks/optimize/passes", "tests",
-    "tests/tasks/optimize/passes", "tests/studies/benchmarks", "tests/studies/outages",
+    "tests/tasks/optimize/passes", "tests/studies/benchmarks",
 }  # fmt: skip
 ROOMS = ("artifacts", "tasks", "flows", "infra", "examples")
 TREES = (*ROOMS, "docs", "tests")
