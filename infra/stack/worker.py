@@ -32,11 +32,7 @@ from handoff.infra.engine.environments import (
 )
 from handoff.infra.engine.looking import empty_folder
 from handoff.infra.prefect.absences import Absence, end_absence, tell_absence
-from handoff.infra.prefect.pools import (
-    as_variable,
-    require_processes,
-    share_out,
-)
+from handoff.infra.prefect.pools import as_variable, require_processes, share_out
 from handoff.infra.prefect.prefect_api import asked_client
 from handoff.infra.servers import prefect_status
 from handoff.infra.settings import (

@@ -27,9 +27,9 @@ def run(job: SurveyJob) -> Survey:
     """Return what has changed since each model's served version was made.
 
     A ledger that can't be read is its own model's problem, and is told there; so is that a model
-    which the last nights have seen served isn't there any more. Raises `StoreFailed` for a store
-    that has none of the ledgers which this machine has seen in it: their nights' records are gone
-    with them, and it would be a quiet night.
+    which the last nights have seen served isn't there any more. Raises `StoreUnreachable` for a
+    store that has none of the ledgers which this machine has seen in it: their nights' records are
+    gone with them, and it would be a quiet night.
     """
     stores = job.stores
     releases = open_releases(stores.objects, stores.trusted, stores.seen)

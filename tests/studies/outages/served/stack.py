@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ from tests.prefect_server import free_port
 
 _COMMAND_LIMIT_S = 600
 # Prefect's own name for the run that a process works on.
-RUN_VARIABLE = "PREFECT__FLOW_RUN_ID"
+_RUN_VARIABLE = "PREFECT__FLOW_RUN_ID"
 _FACTORY = """
 import torch
 from torch import nn
@@ -142,6 +142,13 @@ class ServedStack:
         text = contract.read_text()
         contract.write_text(text.replace(f'name = "{name}"', f'name = "{other}"', 1))
 
+    def loosen(self, model: str, thousandths: int) -> None:
+        """Give a model another recipe, for which the next night rebuilds it."""
+        folder = self.home / "recipes"
+        folder.mkdir(exist_ok=True)
+        factor = f"rmse_factor = {2 + thousandths / 1000}\n"
+        (folder / f"{model}.toml").write_text(f"[tolerance.float32]\n{factor}")
+
     def delivery(self, name: str) -> Path:
         """Return where the delivery of that name lies."""
         return self.root / "deliveries" / name
@@ -156,13 +163,7 @@ class ServedStack:
 
     def flow_processes(self) -> dict[str, psutil.Process]:
         """Return the flow runs' processes, by the runs' ids."""
-        found = {}
-        for process in self.tree():
-            with suppress(psutil.Error):
-                run = process.environ().get(RUN_VARIABLE, "")
-                if run and "handoff.infra.prefect.flow_run" in process.cmdline():
-                    found[run] = process
-        return found
+        return flow_runs_among(self.tree())
 
     def tree(self) -> list[psutil.Process]:
         """Return the supervisor and all that comes of it; nothing where it doesn't live."""
@@ -222,6 +223,30 @@ def open_stack(root: Path, *options: str) -> Iterator[ServedStack]:
     finally:
         stack.run("down", "--now", is_served=False)
         shutil.rmtree(stack.place.database, ignore_errors=True)
+
+
+def flow_runs_among(processes: Iterable[psutil.Process]) -> dict[str, psutil.Process]:
+    """Return those of the processes that work on flow runs, by the runs' ids."""
+    found = {}
+    for process in processes:
+        with suppress(psutil.Error):
+            run = process.environ().get(_RUN_VARIABLE, "")
+            if run and "handoff.infra.prefect.flow_run" in process.cmdline():
+                found[run] = process
+    return found
+
+
+@contextmanager
+def suspended(processes: Sequence[psutil.Process]) -> Iterator[None]:
+    """Let these processes stand still meanwhile."""
+    for one in processes:
+        one.suspend()
+    try:
+        yield
+    finally:
+        for one in processes:
+            with suppress(psutil.NoSuchProcess):
+                one.resume()
 
 
 def wait(what: str, is_so: Any, limit_s: float, pause_s: float = 0.5) -> None:

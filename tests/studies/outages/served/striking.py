@@ -7,11 +7,9 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-import psutil
 
 from handoff.artifacts.night import Night
 from tests.studies.outages.served.checks import (
@@ -24,7 +22,7 @@ from tests.studies.outages.served.checks import (
 )
 from tests.studies.outages.served.faults import FAULTS, Fault, Scene, compilers_of
 from tests.studies.outages.served.runs import Runs, Seen, tell
-from tests.studies.outages.served.stack import ServedStack, open_stack, wait
+from tests.studies.outages.served.stack import ServedStack, open_stack, suspended, wait
 from tests.studies.outages.served.survivals import Survival
 
 _WIDTHS = {"calm": 3, "first": 4, "second": 5, "released": 6}
@@ -45,7 +43,7 @@ def strike_everywhere(root: Path, every: int, only: str = "") -> Iterator[Surviv
     builds = str(min(2, len(os.sched_getaffinity(0))))
     with open_stack(root, "--builds", builds) as stack:
         stack.deliver(_WIDTHS)
-        _release_first(stack)
+        release_nightly(stack, _SERVED)
         for number, fault in enumerate(faults, 1):
             case = Case(stack, fault, number)
             try:
@@ -56,15 +54,15 @@ def strike_everywhere(root: Path, every: int, only: str = "") -> Iterator[Surviv
                 return
 
 
-def _release_first(stack: ServedStack) -> None:
+def release_nightly(stack: ServedStack, models: Sequence[str]) -> None:
     """Release the models of the nights, and let production serve them."""
     runs = Runs(stack)
-    for model in _SERVED:
+    for model in models:
         notify(stack, model, f"{0:040x}")
     wrong = [one for one in runs.wait_until_still() if one.state != "Completed"]
     if wrong:
         raise RuntimeError(f"the first releases: {wrong}")
-    for model in _SERVED:
+    for model in models:
         stack.run("promote", f"{model}@1", "--to", "production")
 
 
@@ -93,7 +91,8 @@ class Case:
     def run(self) -> Iterator[Survival]:
         """Let the fault strike; tell what came of the release and of the night."""
         stack = self.stack
-        self._change_recipes()
+        for due in _DUE:
+            stack.loosen(due, self.number)
         stack.deliver_again("released", self.model)
         stack.forget_compiled()
         nights = len(nights_of(stack))
@@ -132,13 +131,6 @@ class Case:
             (*wrong, *see_night(stack, nights, expected), *off),
         )  # fmt: skip
 
-    def _change_recipes(self) -> None:
-        folder = self.stack.home / "recipes"
-        folder.mkdir(exist_ok=True)
-        for model in _DUE:
-            factor = f"rmse_factor = {2 + self.number / 1000}\n"
-            (folder / f"{model}.toml").write_text(f"[tolerance.float32]\n{factor}")
-
     def _begin(self, runs: Runs) -> Scene:
         """Start a night and a release; return them when both build, and one has compiled."""
         stack = self.stack
@@ -155,30 +147,16 @@ class Case:
             return next((run for run in found if builds(run)), "")
 
         wait("the release builds", lambda: builds(release), _START_LIMIT_S, 0.1)
-        with self._held(release):
+        process = stack.flow_processes().get(release)
+        # What it compiles waits, while the run itself goes on and tells that it lives: on a quick
+        # machine it would be done before the night's model begins.
+        with suspended(compilers_of(process) if process else []):
             wait("the night builds", lambda: bool(child()), _START_LIMIT_S)
             struck = child()
         # Where one of both is too quick, the other one is still struck.
         with suppress(TimeoutError):
             wait("something is compiled", lambda: bool(stack.compiled()), _COMPILED_LIMIT_S, 0.1)
         return Scene(stack, runs, release, night, struck)
-
-    @contextmanager
-    def _held(self, run: str) -> Iterator[None]:
-        """Let what a run compiles wait meanwhile; the run itself goes on, and tells that it lives.
-
-        On a quick machine it would be done before the night's model begins.
-        """
-        process = self.stack.flow_processes().get(run)
-        compilers = compilers_of(process) if process else []
-        for one in compilers:
-            one.suspend()
-        try:
-            yield
-        finally:
-            for one in compilers:
-                with suppress(psutil.NoSuchProcess):
-                    one.resume()
 
     def _ask_again(self, seen: list[Seen]) -> None:
         """Ask once more for what was refused: by a person for the release, by the next night."""

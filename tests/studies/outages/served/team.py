@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -33,8 +33,14 @@ from tests.studies.outages.served.checks import (
     versions_of,
 )
 from tests.studies.outages.served.runs import Runs, tell
-from tests.studies.outages.served.stack import RUN_VARIABLE, ServedStack, open_stack, wait
-from tests.studies.outages.served.striking import notify, see_states
+from tests.studies.outages.served.stack import (
+    ServedStack,
+    flow_runs_among,
+    open_stack,
+    suspended,
+    wait,
+)
+from tests.studies.outages.served.striking import notify, release_nightly, see_states
 from tests.studies.outages.served.survivals import Survival
 
 _NIGHTLY = ("calm", "due")
@@ -56,7 +62,7 @@ def tell_every_story(root: Path, every: int, only: str = "") -> Iterator[Surviva
     with open_stack(root, *_with_webhook(root, port)) as stack:
         team = Team(stack, port, (root / "hook.secret").read_text())
         stack.deliver({name: width for width, name in enumerate(_NIGHTLY, 3)})
-        team.release_nightly()
+        release_nightly(stack, _NIGHTLY)
         stack.planted["the secret of the webhook"] = team.secret
         for name in [name for name in list(STORIES)[::every] if only in name]:
             print(f"{name} ...", file=sys.stderr, flush=True)
@@ -114,24 +120,11 @@ class Team:
         if status not in (200, 202):
             raise RuntimeError(f"a push was answered by {status}: {told}")
 
-    def release_nightly(self) -> None:
-        """Release the models of the nights, and let production serve them."""
-        runs = Runs(self.stack)
-        for model in _NIGHTLY:
-            notify(self.stack, model, f"{0:040x}")
-        if wrong := see_states(runs.wait_until_still()):
-            raise RuntimeError(f"the first releases: {wrong}")
-        for model in _NIGHTLY:
-            self.stack.run("promote", f"{model}@1", "--to", "production")
-
-    def begin_night(self, runs: Runs) -> str:
-        """Start a night that has one model to rebuild; return its run."""
-        recipes = self.stack.home / "recipes"
-        recipes.mkdir(exist_ok=True)
+    def begin_night(self, runs: Runs) -> None:
+        """Start a night that has one model to rebuild."""
         self.made += 1
-        factor = f"rmse_factor = {2 + self.made / 1000}\n"
-        (recipes / "due.toml").write_text(f"[tolerance.float32]\n{factor}")
-        return str(runs.start("recompile/handoff", {"parameters": {}}))
+        self.stack.loosen("due", self.made)
+        runs.start("recompile/handoff", {"parameters": {}})
 
     def online(self) -> list[str]:
         """Return the workers of the pool that builds."""
@@ -179,10 +172,10 @@ def _hung(team: Team, name: str) -> Iterator[Survival]:
     stack, runs = team.stack, Runs(team.stack)
     commits = [team.commit("hung") for _ in range(3)]
     began = time.monotonic()
-    with _stopped(stack.services()["prefect"]):
+    with _hanging(stack, "prefect"):
         for commit in commits[:2]:
             team.push("team/hung", commit)
-        _end_service(stack, "webhook")
+        os.kill(stack.services()["webhook"], signal.SIGKILL)
         wait("the webhook is back", lambda: _answers(team), _START_LIMIT_S)
         # The sender's own repetition, and one more commit.
         for commit in commits[1:]:
@@ -195,7 +188,7 @@ def _down(team: Team, name: str) -> Iterator[Survival]:
     stack, runs = team.stack, Runs(team.stack)
     commits = [team.commit("down") for _ in range(2)]
     began = time.monotonic()
-    with _stopped(stack.services()["prefect"]):
+    with _hanging(stack, "prefect"):
         for commit in commits:
             team.push("team/down", commit)
         stack.run("down", "--now", is_served=False)
@@ -304,23 +297,10 @@ def _and(survival: Survival, wrong: Sequence[str]) -> Survival:
     return replace(survival, wrong=(*survival.wrong, *wrong))
 
 
-@contextmanager
-def _stopped(number: int) -> Iterator[None]:
+def _hanging(stack: ServedStack, name: str) -> AbstractContextManager[None]:
     """Let a service and what it started hang meanwhile."""
-    process = psutil.Process(number)
-    stopped = [process, *process.children(recursive=True)]
-    for one in stopped:
-        one.suspend()
-    try:
-        yield
-    finally:
-        for one in stopped:
-            with suppress(psutil.NoSuchProcess):
-                one.resume()
-
-
-def _end_service(stack: ServedStack, name: str) -> None:
-    os.kill(stack.services()[name], signal.SIGKILL)
+    process = psutil.Process(stack.services()[name])
+    return suspended([process, *process.children(recursive=True)])
 
 
 def _answers(team: Team) -> bool:
@@ -350,11 +330,9 @@ class Joined:
     def jobs(self) -> list[psutil.Process]:
         """Return the processes of the flow runs that it has."""
         found = []
-        for process in psutil.process_iter():
+        for process in flow_runs_among(psutil.process_iter()).values():
             with suppress(psutil.Error):
-                told = process.environ()
-                is_run = "handoff.infra.prefect.flow_run" in process.cmdline()
-                if is_run and told.get(RUN_VARIABLE) and told.get("HANDOFF_HOME") == str(self.home):
+                if process.environ().get("HANDOFF_HOME") == str(self.home):
                     found.append(process)
         return found
 
