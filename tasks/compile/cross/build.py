@@ -16,6 +16,7 @@ from handoff.artifacts.errors import BlessingRefused, HandoffError, UsageProblem
 from handoff.artifacts.machine.gpu import GpuProfile
 from handoff.artifacts.recipe.generations import FIRST_SPECIFIC
 from handoff.artifacts.recipe.target import CudaTarget
+from handoff.tasks.compile.caching.compiled_interface import interface_apart
 from handoff.tasks.compile.cross.assembling import Assembler
 from handoff.tasks.compile.cross.inspect_binary import Inspection, inspect_binary
 from handoff.tasks.compile.cross.kernels import KernelChoice
@@ -86,6 +87,7 @@ def compile_for(
             libraries=driver_stub(toolkit.compiler).parent,
             assembler=Assembler(further),
         ) as kernels,
+        interface_apart(),
     ):
         _compile(retargeted, building / PACKAGE, wanted, profile)
         inspection = inspect_binary(building / PACKAGE)
@@ -114,8 +116,6 @@ def inductor_options(options: Mapping[str, object], *, ptx: bool) -> dict[str, o
         "triton.autotune_at_compile_time": True,
         "aot_inductor.embed_kernel_binary": True,
         "aot_inductor.emit_multi_arch_kernel": ptx,
-        # Took 9 s instead of 6 for the smallest network, and no less the second time.
-        "aot_inductor.precompile_headers": False,
         # It loads the kernel into a device.
         "use_static_triton_launcher": False,
         # A small constant would be written into the code, and here it has no value.

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch._inductor import codecache, cpp_builder
 
-from handoff.artifacts.recipe.target import native_cpu_target
+from handoff.artifacts.recipe.target import CpuTarget, CudaTarget, native_cpu_target
 from handoff.tasks.compile.caching import compiled_interface
 from handoff.tasks.compile.caching.shared_tools import headers_made_in
 from handoff.tasks.compile.messages import CompileJob
 from handoff.tasks.compile.step import run as compile_package
+from tests.tasks.compile.cross import models
 
 
 def make(name: str) -> bool:
@@ -74,8 +75,13 @@ def program(tmp_path: Path) -> Path:
 
 
 @pytest.mark.compile
+@pytest.mark.parametrize(
+    "target",
+    [native_cpu_target(), pytest.param(CudaTarget(80, (90,)), marks=models.needs_known_torch)],
+    ids=["cpu", "cuda"],
+)
 def test_torchs_own_part_of_a_package_is_compiled_once_and_the_bytes_are_the_same(
-    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: Path, target: CpuTarget | CudaTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[str] = []
     run_command = cpp_builder.run_compile_cmd
@@ -86,7 +92,7 @@ def test_torchs_own_part_of_a_package_is_compiled_once_and_the_bytes_are_the_sam
 
     monkeypatch.setattr(cpp_builder, "run_compile_cmd", noted)
     made, taken = (
-        compile_package(CompileJob(program, native_cpu_target(), tmp_path / name, {}))
+        compile_package(CompileJob(program, target, tmp_path / name, {}))
         for name in ("made", "taken")
     )
     assert made.files == taken.files
