@@ -17,7 +17,7 @@ def fill_rows(staging: Path, extensions: tuple[str, ...], logs: Path) -> tuple[C
 
 def _row(staging: Path, road: Road, extensions: tuple[str, ...], logs: Path) -> CaptureRow:
     name = road.replace(".", "-").replace(" ", "-")
-    plan = ProcessPlan(name, extensions=extensions, reads=(staging,))
+    plan = ProcessPlan(name, ("intake.step",), extensions=extensions, reads=(staging,))
     process = StepProcess(plan, logs / f"{name}.log")
     try:
         return process.run(CaptureJob(staging, road))

@@ -212,7 +212,9 @@ def _make(job: CompileJob, key: Digest, program: ExportedProgram, building: Path
                 options = {**job.options, **compiler_options(program)}
                 built = compile_natively(program, job.target, options, place / PACKAGE)
             else:
-                built = compile_for_gpu(program, job.target, job.options, place / "package")
+                built = compile_for_gpu(
+                    program, job.target, job.options, place / "package", job.shared
+                )
             _ship(built.package, building)
         return _Made("", tuple(assumed), built.kernels, built.toolchain, sources=built.sources)
     return _reuse(job, key, program, building) or _build(job, key, program, building)

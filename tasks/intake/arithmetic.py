@@ -223,6 +223,7 @@ _STRUCTURAL = (
     operator.concat, operator.getitem,
 )  # fmt: skip
 
+_PLAIN = frozenset({int, float, bool, complex, str, type(None)})
 _UNKNOWN, _SHAPE = Unknown(), Shape()
 
 
@@ -354,6 +355,8 @@ def _weigh(value: object) -> tuple[int, int]:
     Parts that were weighed already are few and small: each step's result is.
     """
     seen: dict[int, tuple[int, int]] = {}
+    if isinstance(value, (tuple, list)) and _is_plain(value):
+        return len(value), 1
 
     def weigh(one: object) -> tuple[int, int]:
         if isinstance(one, range):
@@ -370,12 +373,17 @@ def _weigh(value: object) -> tuple[int, int]:
     return weigh(value)
 
 
+def _is_plain(values: Iterable[object]) -> bool:
+    """Tell, at a glance even at a million, whether these are numbers and texts alone."""
+    return _PLAIN.issuperset(map(type, values))
+
+
 def _is_open(value: object) -> bool:
     """Tell whether a value, or a part of it, depends on an input."""
     if isinstance(value, slice):
         return any(map(_is_open, (value.start, value.stop, value.step)))
     if isinstance(value, (tuple, list)):
-        return any(map(_is_open, value))
+        return not _is_plain(value) and any(map(_is_open, value))
     if isinstance(value, dict):
         return any(map(_is_open, value.values()))
     return isinstance(value, Unknown)

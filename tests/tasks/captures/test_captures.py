@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from torch import Tensor, nn
 
 from handoff.artifacts.delivery.captures import ROADS, CaptureRow, Road, recommend
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
-from handoff.infra.commands.others import inspect_delivery
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.infra.commands import others
+from handoff.infra.commands.others import inspect_delivery, judge_delivery
 from handoff.tasks import steps
 from handoff.tasks.captures import rows as capture_rows
 from handoff.tasks.captures.messages import CaptureJob
@@ -160,6 +163,16 @@ def test_inspect_prints_the_table_and_crashes_are_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_delivery(tmp_path / "toy", Plain().eval(), {"x": X})
+    judged: list[Any] = []
+
+    def judge_once(delivery: Path, staging: Path, recipe: Recipe) -> Any:
+        if judged:
+            shutil.copytree(delivery, staging)
+        else:
+            judged.append(judge_delivery(delivery, staging, recipe))
+        return judged[0]
+
+    monkeypatch.setattr(others, "judge_delivery", judge_once)
     monkeypatch.setattr(capture_rows, "ROADS", ("torch.fx", "torch.export"))
     assert inspect_delivery(folder, None, captures=True, as_json=True) == 0
     told = json.loads(capsys.readouterr().out)["captures"]

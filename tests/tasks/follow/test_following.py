@@ -23,14 +23,16 @@ from handoff.artifacts.release.layout import ledger_key
 from handoff.artifacts.release.ledger import entry_statement
 from handoff.artifacts.release.signing import make_key, open_signer, sign_statement
 from handoff.artifacts.stores.objects import object_key
+from handoff.tasks.follow import following
 from handoff.tasks.follow.following import FollowedModel
 from handoff.tasks.follow.serving import Serving
 from tests.tasks.built_release import BuiltRelease
-from tests.tasks.follow.versions import Shelf, crashing_library, shelf_of
+from tests.tasks.follow.versions import QUICK_TRIER, Shelf, crashing_library, shelf_of
 from tests.tasks.registry.registering import some_registry
 
 pytestmark = pytest.mark.compile
 HOURS = 9999.0
+TRIER = following._TRIER
 
 
 @pytest.fixture
@@ -40,6 +42,7 @@ def shelf(tmp_path: Path, built_release: BuiltRelease, monkeypatch: pytest.Monke
     monkeypatch.setenv("HANDOFF_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HANDOFF_STORE", registry.stores.objects)
     monkeypatch.setenv("HANDOFF_TRUSTED_KEYS", registry.stores.trusted[0])
+    monkeypatch.setattr(following, "_TRIER", QUICK_TRIER)
     made = shelf_of(registry, built_release)
     made.release(1.0)
     return made
@@ -130,8 +133,9 @@ def recovers(followed: FollowedModel, shelf: Shelf, factor: float = 5.0) -> None
 
 
 def test_a_package_that_ends_the_process_which_opens_it_ends_another_one(
-    followed: FollowedModel, shelf: Shelf, tmp_path: Path
+    followed: FollowedModel, shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(following, "_TRIER", TRIER)
     shelf.release(2.0, library=crashing_library(tmp_path))
     stays(followed, shelf, "toy version 2 ends the process that opens or calls it: expected a")
     assert "SIGSEGV" in followed.serves.error

@@ -19,9 +19,13 @@ from torch import Tensor
 
 from handoff.artifacts.digest import digest_file
 from handoff.artifacts.release.manifest import Manifest, PackageFile
+from handoff.infra.engine.child import ProcessPlan
 from tests.tasks.built_release import BuiltRelease, Recommender, sample_recommender
 from tests.tasks.registry.registering import SomeRegistry
 
+# Forked from what has imported torch; the product's own imports it for each version, so that a
+# serving process keeps no fork server beside it.
+QUICK_TRIER = ProcessPlan("try-release", preload=("intake.step",))
 _CRASHES = """
 __attribute__((constructor)) static void crash(void) { *(volatile int *)0 = 1; }
 """

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import native_cpu_target
+from handoff.tasks.localize import script
 from handoff.tasks.localize.messages import FaultyNode
 from handoff.tasks.localize.script import _comment, repeats
 from handoff.tasks.localize.verdict import describe
@@ -35,18 +36,34 @@ def test_any_line_stays_a_comment(text: str) -> None:
     assert all(line.startswith("# ") and line.isprintable() for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("written", "runs"), [("int kernel_0 = 1;", True), ('int kernel_0 = system("id");', False)]
-)
-def test_what_a_script_lets_inductor_write_is_read_before_it_goes_on(
-    written: str, runs: bool, tmp_path: Path
-) -> None:
-    script = tmp_path / "repeat.py"
-    script.write_text(
+def some_trials(folder: Path) -> Any:
+    job = SimpleNamespace(recipe=Recipe(), folder=folder, target=native_cpu_target())
+    return SimpleNamespace(job=job, notes=[], left_s=300.0, spend=lambda: None)
+
+
+def test_what_a_script_lets_inductor_write_is_read_before_it_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "repeat.py").write_text(
         "import sys\nfrom torch._inductor import codecache\n"
-        f"codecache.write({written!r}, 'cpp')\nprint('the fault shows')\nsys.exit(1)\n"
+        "codecache.write('int kernel_0 = 1;', 'cpp')\nprint('it goes on')\n"
+        "codecache.write('int kernel_0 = system(\"id\");', 'cpp')\nprint('the fault shows')\n"
+        "sys.exit(1)\n"
     )
-    job = SimpleNamespace(recipe=Recipe(), folder=tmp_path, target=native_cpu_target())
-    trials: Any = SimpleNamespace(job=job, notes=[], left_s=300.0, spend=lambda: None)
-    assert repeats(trials, script) == runs
-    assert ("system" in (tmp_path / "script.log").read_text()) != runs
+    assert not repeats(some_trials(tmp_path), tmp_path / "repeat.py")
+    told = (tmp_path / "script.log").read_text()
+    assert "it goes on" in told
+    assert "system" in told
+    assert "the fault shows" not in told.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "shows"),
+    [("the fault shows", 1, True), ("the fault shows", 0, False), ("something else", 1, False)],
+)
+def test_a_fault_shows_where_the_script_says_so_last_and_ends_so(
+    last: str, code: int, shows: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without what reads Inductor's texts, whose import takes many seconds.
+    bare = "import runpy, sys\nrunpy.run_path(sys.argv[1], run_name='__main__')"
+    monkeypatch.setattr(script, "_READ_FIRST", bare)
+    (tmp_path / "repeat.py").write_text(f"import sys\nprint({last!r})\nsys.exit({code})\n")
+    assert repeats(some_trials(tmp_path), tmp_path / "repeat.py") == shows

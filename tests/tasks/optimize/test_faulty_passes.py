@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,6 +17,7 @@ from examples.user_model import LENGTH, WIDTH, SequencePooling
 from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.recipe.choices import PassChoice
 from handoff.artifacts.recipe.recipe import Recipe
+from handoff.tasks.optimize.check import compute, compute_natively, difference
 from handoff.tasks.optimize.passes import PASSES
 from handoff.tasks.optimize.passes.base import Pass
 from tests.tasks.optimize.optimized_net import RELU_TO_LEAKY, Net, run
@@ -185,13 +187,28 @@ class Everything(nn.Module):
         return self.last(self.middle(y))  # type: ignore[no-any-return]
 
 
-def _spoiled(name: str) -> type[Pass[Any]]:
-    """Return a pass that does its work, and then one thing wrong."""
+def _spoiled(name: str, was_right: list[bool]) -> type[Pass[Any]]:
+    """Return a pass that does its work, notes whether that is right, and does one thing wrong."""
     chosen: Any = PASSES[name]
 
     class Spoiled(chosen):  # type: ignore[misc]
+        def observe(self, inputs: Sequence[tuple[torch.Tensor, ...]], recipe: Recipe) -> None:
+            self.plan = inputs, recipe
+            super().observe(inputs, recipe)
+
         def call(self, program: Any) -> bool:
-            super().call(program)
+            inputs, recipe = self.plan
+            before = [compute(program, given) for given in inputs]
+            modified = super().call(program)
+            getattr(program, "graph_module", program).recompile()
+            run = compute_natively if self.rounds else compute
+            after = [run(program, given) for given in inputs]
+            outside = [
+                difference(new, old, recipe)[1]
+                for olds, news in zip(before, after, strict=True)
+                for old, new in zip(olds, news, strict=True)
+            ]
+            was_right.append(modified and not any(outside))
             if isinstance(program, ExportedProgram):
                 name, weight = next(iter(program.state_dict.items()))
                 program.state_dict[name] = nn.Parameter(weight * 30.0, requires_grad=False)
@@ -233,8 +250,9 @@ def test_a_fault_planted_in_any_pass_is_caught_by_that_name(
     room = 0.05 if PASSES[name].rounds else 1e-5
     has_tables = name in {"pool-with-attention", "quantize-tables"}
     module = Pooled() if has_tables else Everything()
-    right = run(tmp_path / "right", *passes, module=module, tolerance=room)
-    assert right.effects[0].modified
-    monkeypatch.setitem(PASSES, name, _spoiled(name))
+    was_right: list[bool] = []
+    monkeypatch.setitem(PASSES, name, _spoiled(name, was_right))
     with pytest.raises(BlessingRefused, match=f"the pass {name} changes what the model computes"):
-        run(tmp_path / "wrong", *passes, module=module, tolerance=room)
+        run(tmp_path, *passes, module=module, tolerance=room)
+    # It had something to do, and without the fault nobody would have objected.
+    assert was_right == [True]

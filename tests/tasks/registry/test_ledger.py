@@ -19,6 +19,7 @@ from handoff.artifacts.errors import (
     UsageProblem,
 )
 from handoff.artifacts.stores.objects import object_key
+from handoff.tasks.registry import appending
 from tests.artifacts.samples import TORCH
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
@@ -35,6 +36,13 @@ def registry(
         yield some_registry(tmp_path, f"s3://models/{uuid.uuid4().hex}")
     else:
         yield some_registry(tmp_path)
+
+
+@pytest.fixture
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let who lost a race try again soon: here that is most of the time."""
+    monkeypatch.setattr(appending, "_FIRST_PAUSE_S", 0.1)
+    monkeypatch.setattr(appending, "_LONGEST_PAUSE_S", 1.0)
 
 
 def test_a_release_is_one_signed_entry_that_moves_its_alias(registry: SomeRegistry) -> None:
@@ -93,6 +101,7 @@ def test_a_version_whose_objects_are_gone_is_not_found_again_but_made_anew(
     assert local.register(rebuilt, folder, rebuild=False).version == 2
 
 
+@pytest.mark.usefixtures("_short_pauses")
 def test_eight_releases_at_once_are_eight_versions_in_one_chain(registry: SomeRegistry) -> None:
     made = [registry.write(f"2026-11-21T03:00:{n:02}+00:00") for n in range(8)]
     with ThreadPoolExecutor(8) as pool:
@@ -104,6 +113,7 @@ def test_eight_releases_at_once_are_eight_versions_in_one_chain(registry: SomeRe
         assert manifest.digest == made[versions.index(version)][0].digest
 
 
+@pytest.mark.usefixtures("_short_pauses")
 def test_of_four_promoters_at_once_one_wins_and_the_others_are_told_by_whom(
     registry: SomeRegistry,
 ) -> None:

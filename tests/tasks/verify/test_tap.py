@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from handoff.tasks.verify import reference, tap
 from handoff.tasks.verify import step as verify
 from handoff.tasks.verify.messages import ReferenceJob, TapJob, VerifyJob, VerifyResult
 from tests.tasks.deliveries import write_delivery
+from tests.tasks.verify.stand_in import compiled, let_stand
 
 
 class FreshHead(nn.Module):
@@ -58,31 +60,42 @@ def prepare(folder: Path, module: nn.Module) -> Prepared:
     return Prepared(folder, optimized.program, reference.run(job).file)
 
 
-def compiled_and_verified(folder: Path, program: Path, file: Path) -> VerifyResult:
-    compiling.run(CompileJob(program, native_cpu_target(), folder, {}))
-    return verify.run(VerifyJob(folder, file, Recipe()))
+Verified = Callable[[str, Path, Path], VerifyResult]
+
+
+@pytest.fixture
+def verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verified:
+    """Verifies a program by a reference: what no compiler got wrong stands for its package."""
+
+    def judge(name: str, program: Path, file: Path) -> VerifyResult:
+        with monkeypatch.context() as patch:
+            let_stand(patch, compiled(program), tmp_path / name)
+            return verify.run(VerifyJob(tmp_path / name, file, Recipe()))
+
+    return judge
 
 
 @pytest.mark.compile
-def test_a_fault_behind_a_head_of_zeros_is_seen_inside(tmp_path: Path) -> None:
+def test_a_fault_behind_a_head_of_zeros_is_seen_inside(tmp_path: Path, verified: Verified) -> None:
     right = prepare(tmp_path, FreshHead())
     wrong = load_program(right.program)
     wrong.state_dict["body.weight"] = nn.Parameter(wrong.state_dict["body.weight"] * 1.01)
     save_program(wrong, tmp_path / "wrong.pt2")
-    outside = compiled_and_verified(tmp_path / "outside", tmp_path / "wrong.pt2", right.reference)
+    outside = verified("outside", tmp_path / "wrong.pt2", right.reference)
     assert outside.accepted, "the outputs are the same zeros"
     assert outside.blind == (0,)
     tapped = tap.run(TapJob(right.program, right.reference, outside.blind, tmp_path / "right"))
     assert tapped.nodes == ("tanh (aten.tanh.default)",)
-    inside = compiled_and_verified(tmp_path / "inside", tapped.program, tapped.reference)
+    # With what is inside as further outputs it can still be compiled, and is right.
+    compiling.run(CompileJob(tapped.program, native_cpu_target(), tmp_path / "inside", {}))
+    inside = verify.run(VerifyJob(tmp_path / "inside", tapped.reference, Recipe()))
     assert inside.accepted, inside.reasons
     assert not inside.blind
     # The wrong program's inner values against the right one's.
     other = tap.run(
         TapJob(tmp_path / "wrong.pt2", right.reference, outside.blind, tmp_path / "wrong")
     )
-    inside = compiled_and_verified(tmp_path / "wrong inside", other.program, tapped.reference)
-    assert not inside.accepted
+    assert not verified("wrong inside", other.program, tapped.reference).accepted
 
 
 class Chaotic(nn.Module):
@@ -150,16 +163,15 @@ class Kept(nn.Module):
         return self.box(x)[kept], scores[kept]
 
 
-@pytest.mark.compile
 @pytest.mark.parametrize(("bar", "blind"), [(1.5, (0, 1)), (0.5, ())])
 def test_outputs_that_are_empty_at_every_input_are_compared_inside(
-    bar: float, blind: tuple[int, ...], tmp_path: Path
+    bar: float, blind: tuple[int, ...], tmp_path: Path, verified: Verified
 ) -> None:
     right = prepare(tmp_path, Kept(bar))
     wrong = load_program(right.program)
     wrong.state_dict["box.weight"] = nn.Parameter(wrong.state_dict["box.weight"] * 1.01)
     save_program(wrong, tmp_path / "wrong.pt2")
-    outside = compiled_and_verified(tmp_path / "outside", tmp_path / "wrong.pt2", right.reference)
+    outside = verified("outside", tmp_path / "wrong.pt2", right.reference)
     assert outside.accepted == bool(blind), "empty outputs are alike"
     assert outside.blind == blind
     if not blind:
@@ -167,10 +179,9 @@ def test_outputs_that_are_empty_at_every_input_are_compared_inside(
     assert "output 0 is empty at every input" in outside.notes
     tapped = tap.run(TapJob(right.program, right.reference, outside.blind, tmp_path / "right"))
     assert "linear_1 (aten.linear.default)" in tapped.nodes, "the boxes, before they are chosen"
-    inside = compiled_and_verified(tmp_path / "inside", tapped.program, tapped.reference)
+    inside = verified("inside", tapped.program, tapped.reference)
     assert inside.accepted, inside.reasons
     inner = tap.run(
         TapJob(tmp_path / "wrong.pt2", right.reference, outside.blind, tmp_path / "other")
     )
-    found = compiled_and_verified(tmp_path / "found", inner.program, tapped.reference)
-    assert not found.accepted
+    assert not verified("found", inner.program, tapped.reference).accepted

@@ -8,9 +8,9 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -19,6 +19,9 @@ from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import BlessingRefused, UsageProblem
 from handoff.artifacts.machine.gpu import PROFILES
+from handoff.artifacts.recipe.target import parse_target
+from handoff.tasks.compile import step
+from handoff.tasks.compile.cross import build
 from handoff.tasks.compile.cross.build import CrossBuilt, compile_for
 from handoff.tasks.compile.cross.fatbinary import find_fatbinary
 from handoff.tasks.compile.cross.toolkit import (
@@ -26,11 +29,49 @@ from handoff.tasks.compile.cross.toolkit import (
     find_toolkit,
     write_driver_stub,
 )
+from handoff.tasks.compile.messages import CompileJob, CompileResult
+from handoff.tasks.optimize.programs import save_program
 from tests.tasks.compile.cross import models
 from tests.tasks.compile.cross.packages import embedded_weights, members
 from tests.tasks.compile.cross.state import state
+from tests.tasks.verify.interpret.checking import compiled_sources
 
 pytestmark = [models.needs_known_torch, pytest.mark.compile]
+
+
+class Tied(nn.Module):
+    """Tied weights, a constant and an unusual stride: what could be embedded twice, or turned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(32, 8)
+        self.head = nn.Linear(8, 32, bias=False)
+        self.head.weight = self.table.weight
+        self.turned = nn.Parameter(torch.randn(6, 32).t())
+
+    def forward(self, ids: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.table(ids)) @ self.turned
+        return scores * torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+
+
+class Scatter(nn.Module):
+    """Adds rows to where ids say, `[N, 5]` to `[N, 8]`, which takes atomic additions."""
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        zeros = torch.zeros(x.shape[0], 8, dtype=x.dtype, device=x.device)
+        return zeros.scatter_add(1, ids, x)
+
+
+class Both(nn.Module):
+    """Both, since each package takes the compiler many seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tied, self.scatter = Tied(), Scatter()
+
+    def forward(self, ids: Tensor, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        return self.tied(ids), self.scatter(x, places)
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +80,43 @@ def program() -> ExportedProgram:
 
 
 @pytest.fixture(scope="module")
-def built(program: ExportedProgram, tmp_path_factory: pytest.TempPathFactory) -> CrossBuilt:
+def tied_and_scattering() -> ExportedProgram:
+    rows = torch.randn(8, 5).bfloat16()
+    return models.exported(Both(), torch.arange(8), rows, torch.randint(0, 8, (8, 5)))
+
+
+@dataclass(frozen=True)
+class Released:
+    """A package as a release has it compiled, and what the release is told of it."""
+
+    built: CrossBuilt
+    told: CompileResult
+
+
+@pytest.fixture(scope="module")
+def released(program: ExportedProgram, tmp_path_factory: pytest.TempPathFactory) -> Released:
     """The small network for an H100."""
-    return compile_for(program, PROFILES["sm_90"], tmp_path_factory.mktemp("h100") / "sm_90")
+    folder, made = tmp_path_factory.mktemp("h100"), []
+
+    def keep(*args: Any, **options: Any) -> CrossBuilt:
+        built = compile_for(*args, **options)
+        # It goes with its place.
+        kept = shutil.copytree(built.package.parent, folder / "sm_90")
+        made.append(replace(built, package=Path(kept, built.package.name)))
+        return built
+
+    save_program(program, folder / "program.pt2")
+    target = parse_target("cuda-sm90")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "compile_for", keep)
+        patch.setattr(step, "can_compile", lambda _target: False)
+        told = step.run(CompileJob(folder / "program.pt2", target, folder / "package", {}))
+    return Released(made[0], told)
+
+
+@pytest.fixture(scope="module")
+def built(released: Released) -> CrossBuilt:
+    return released.built
 
 
 @dataclass(frozen=True)
@@ -56,22 +131,24 @@ class Second:
 
 @pytest.fixture(scope="module")
 def second(
-    built: CrossBuilt, program: ExportedProgram, tmp_path_factory: pytest.TempPathFactory
+    built: CrossBuilt,
+    tied_and_scattering: ExportedProgram,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Second:
-    """The same network for an A100, compiled in a place of its own."""
+    """Another network for an A100, compiled in a place of its own."""
     assert built.kernels
     folder = tmp_path_factory.mktemp("a100")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "place"))
         before = state()
-        made = compile_for(program, PROFILES["sm_80"], folder / "sm_80")
+        made = compile_for(tied_and_scattering, PROFILES["sm_80"], folder / "sm_80")
         return Second(made, folder / "place", before, state())
 
 
 def test_the_binary_says_which_gpu_it_is_for(built: CrossBuilt, second: Second) -> None:
-    for made, capability in ((built, 90), (second.built, 80)):
+    for made, capability, count in ((built, 90, 2), (second.built, 80, 3)):
         assert made.inspection.capabilities == {capability}
-        assert len(made.kernels) == len(made.inspection.kernels) == 2
+        assert len(made.kernels) == len(made.inspection.kernels) == count
         assert {kernel.name for kernel in made.kernels} == made.inspection.names
         assert made.size_bytes == made.package.stat().st_size
         assert [path.name for path in made.package.parent.iterdir()] == ["model.pt2"]
@@ -79,6 +156,15 @@ def test_the_binary_says_which_gpu_it_is_for(built: CrossBuilt, second: Second) 
             metadata = json.loads(text)
             assert metadata["AOTI_DEVICE_KEY"] == "cuda"
             assert metadata["AOTI_COMPUTE_CAPABILITY"] == str(capability)
+
+
+def test_a_release_is_told_what_each_kernel_in_the_package_was_compiled_from(
+    released: Released, program: ExportedProgram
+) -> None:
+    told = released.told.sources
+    assert told == tuple(kernel.source for kernel in released.built.kernels)
+    assert {source.name for source in told} == released.built.inspection.names
+    assert told == compiled_sources(program, "cuda-sm90")
 
 
 def test_the_library_loads_the_driver_and_torch(built: CrossBuilt) -> None:
@@ -127,13 +213,13 @@ def test_torch_and_the_process_are_as_before(second: Second) -> None:
 
 @pytest.mark.long
 def test_the_same_bytes_come_out_where_the_place_is_the_same(
-    program: ExportedProgram, second: Second, monkeypatch: pytest.MonkeyPatch
+    tied_and_scattering: ExportedProgram, second: Second, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = second.built.package
     first = made.read_bytes()
     shutil.rmtree(second.place)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(second.place))
-    compile_for(program, PROFILES["sm_80"], made.parent)
+    compile_for(tied_and_scattering, PROFILES["sm_80"], made.parent)
     assert made.read_bytes() == first
 
 
@@ -190,37 +276,28 @@ def test_the_same_process_still_compiles_for_the_cpu(
         torch.testing.assert_close(package(x), program.module()(x))
 
 
-class Scatter(nn.Module):
-    """Adds rows to where ids say, `[N, 5]` to `[N, 8]`, which takes atomic additions."""
-
-    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
-        zeros = torch.zeros(x.shape[0], 8, dtype=x.dtype, device=x.device)
-        return zeros.scatter_add(1, ids, x)
-
-
 WITH_PTX = find_fatbinary() is not None and can_add_ptx()
 
 
 @pytest.fixture(scope="module")
-def scattering(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CrossBuilt]:
+def scattering(
+    second: Second, tied_and_scattering: ExportedProgram, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, CrossBuilt]:
     """That network for an A100 and an H100; the latter with PTX, where it can be had here."""
-    program = models.exported(Scatter(), torch.randn(8, 5).bfloat16(), torch.randint(0, 8, (8, 5)))
-    folder = tmp_path_factory.mktemp("scatter")
-    return {
-        slug: compile_for(program, PROFILES[slug], folder / slug, ptx=ptx)
-        for slug, ptx in (("sm_80", False), ("sm_90", WITH_PTX))
-    }
+    folder = tmp_path_factory.mktemp("scatter") / "sm_90"
+    made = compile_for(tied_and_scattering, PROFILES["sm_90"], folder, ptx=WITH_PTX)
+    return {"sm_80": second.built, "sm_90": made}
 
 
-@pytest.mark.parametrize(
-    ("slug", "kernels"), [pytest.param("sm_80", 1, marks=pytest.mark.long), ("sm_90", 2)]
-)
+@pytest.mark.parametrize(("slug", "kernels"), [("sm_80", 1), ("sm_90", 2)])
 def test_what_a_gpu_can_not_do_is_left_to_torch(
     slug: str, kernels: int, scattering: dict[str, CrossBuilt]
 ) -> None:
     """An A100 has no atomic addition of bfloat16: torch's own kernel adds, after one for zeros."""
     made = scattering[slug]
-    assert len(made.kernels) == kernels
+    assert len([kernel for kernel in made.kernels if "scatter" in kernel.name]) == kernels
+    # Beside the two of the tied weights.
+    assert len(made.kernels) == kernels + 2
     (code,) = members(made.package, "wrapper.cpp")
     assert (b"aoti_torch_cuda_scatter_reduce" in code) is (kernels == 1)
 
@@ -236,8 +313,8 @@ needs_ptx = pytest.mark.skipif(
 
 @needs_ptx
 def test_ptx_lies_beside_the_machine_code(scattering: dict[str, CrossBuilt]) -> None:
-    assert kinds(scattering["sm_90"]) == [("cubin", 90, ""), ("ptx", 90, "a")] * 2
-    assert kinds(scattering["sm_80"]) == [("cubin", 80, "")]
+    assert kinds(scattering["sm_90"]) == [("cubin", 90, ""), ("ptx", 90, "a")] * 4
+    assert kinds(scattering["sm_80"]) == [("cubin", 80, "")] * 3
 
 
 @needs_ptx
@@ -247,26 +324,12 @@ def test_ptx_for_an_a100_is_for_newer_ones_too(program: ExportedProgram, tmp_pat
     assert kinds(made) == [("cubin", 80, ""), ("ptx", 80, "")] * 2
 
 
-class Tied(nn.Module):
-    """Tied weights, a constant and an unusual stride: what could be embedded twice, or turned."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.table = nn.Embedding(32, 8)
-        self.head = nn.Linear(8, 32, bias=False)
-        self.head.weight = self.table.weight
-        self.turned = nn.Parameter(torch.randn(6, 32).t())
-
-    def forward(self, ids: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.table(ids)) @ self.turned
-        return scores * torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-
-
-def test_tied_weights_are_embedded_once_and_strides_are_kept(tmp_path: Path) -> None:
+def test_tied_weights_are_embedded_once_and_strides_are_kept(
+    scattering: dict[str, CrossBuilt],
+) -> None:
+    # As those that were compiled: seeded.
     model = Tied()
-    made = compile_for(models.exported(model, torch.arange(8)), PROFILES["sm_89"], tmp_path / "out")
-    found = embedded_weights(made.package)
+    found = embedded_weights(scattering["sm_90"].package)
     values = set(found.values())
     assert len(found) == len(values) == 3
     table, turned = model.table.weight.detach(), model.turned.detach()

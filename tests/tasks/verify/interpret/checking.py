@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,12 +28,20 @@ from handoff.tasks.verify.reference import ReferenceCase, save_cases
 SLUG = "cuda-sm80"
 
 
+@contextmanager
+def interpreting(folder: Path) -> Iterator[StepProcess]:
+    """Give the process that kernels are run in, which may write below `folder`."""
+    environment = {"TRITON_INTERPRET": "1"}
+    plan = ProcessPlan("interpret", environment=environment, reads=(folder,), writes=(folder,))
+    with closing(StepProcess(plan, folder / "interpret.log")) as process:
+        yield process
+
+
 def check(
+    process: StepProcess,
     program: ExportedProgram,
     inputs: Sequence[tuple[Tensor, ...]],
     folder: Path,
-    *,
-    seconds: float = 180.0,
     alter: tuple[KernelSource, ...] | None = None,
 ) -> tuple[InterpretResult, float]:
     """Return what running the kernels' sources shows at these inputs, and in how many seconds.
@@ -49,13 +57,9 @@ def check(
         alter = compiled_sources(program)
     save_cases([_case(program, given) for given in inputs], reference)
     job = InterpretJob(
-        file, target, reference, Recipe(), alter, folder / "kernels", model=file, seconds=seconds
+        file, target, reference, Recipe(), alter, folder / "kernels", model=file, seconds=180.0
     )
-    plan = ProcessPlan(
-        "interpret", environment={"TRITON_INTERPRET": "1"}, reads=(folder,), writes=(folder,)
-    )
-    with closing(StepProcess(plan, folder / "interpret.log")) as process:
-        done = process.submit(job).result()
+    done = process.submit(job).result()
     return done.result, done.seconds
 
 
@@ -63,16 +67,17 @@ class _CompiledError(Exception):
     """Ends a compilation once its kernels are there."""
 
 
-def compiled_sources(program: ExportedProgram) -> tuple[KernelSource, ...]:
+def compiled_sources(program: ExportedProgram, slug: str = SLUG) -> tuple[KernelSource, ...]:
     """Return what the kernels of the program's package are compiled from.
 
-    As in a release, but that the C++ around them is not compiled, which takes minutes.
+    As in a release (`compile.cross.test_build` compares them), but that the C++ around them is not
+    compiled, which takes minutes.
     """
 
     def stop(*_args: object, **_kwargs: object) -> None:
         raise _CompiledError
 
-    target = parse_target(SLUG)
+    target = parse_target(slug)
     assert isinstance(target, CudaTarget)
     retargeted = retarget(program)
     weights = Weights(program, retargeted)

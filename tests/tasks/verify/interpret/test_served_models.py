@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from tests.tasks.compile.cross import models
-from tests.tasks.verify.interpret.checking import check
+from tests.tasks.verify.interpret.checking import check, interpreting
 
 pytestmark = [models.needs_known_torch, pytest.mark.compile, pytest.mark.long]
 
@@ -49,7 +49,8 @@ def test_the_kernels_of_served_models_compute_what_eager_does(
     record_property: Callable[[str, object], None],
 ) -> None:  # fmt: skip
     torch.manual_seed(1)
-    found, seconds = check(make(), [draw(batch) for batch in batches], tmp_path)
+    with interpreting(tmp_path) as process:
+        found, seconds = check(process, make(), [draw(batch) for batch in batches], tmp_path)
     assert found.reasons == ()
     assert found.checked is not None, found.unchecked
     assert found.checked.unrun == ()

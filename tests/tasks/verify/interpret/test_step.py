@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from handoff.artifacts.recipe.target import parse_target
-from handoff.tasks.compile.messages import CompileJob, KernelSource
-from handoff.tasks.compile.step import run as compile_package
-from handoff.tasks.optimize.programs import save_program
+from handoff.infra.engine.child import StepProcess
+from handoff.tasks.compile.messages import KernelSource
 from handoff.tasks.verify.interpret.messages import InterpretResult
 from tests.tasks.compile.cross import models
-from tests.tasks.verify.interpret.checking import SLUG, another, check
+from tests.tasks.verify.interpret.checking import (
+    another,
+    check,
+    compiled_sources,
+    interpreting,
+)
 
 pytestmark = [models.needs_known_torch, pytest.mark.compile]
 
 
 @pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[KernelSource, ...]:
-    """What the kernels of the two layers were compiled from."""
-    folder = tmp_path_factory.mktemp("compiled")
-    save_program(models.two_layers(), folder / "program.pt2")
-    job = CompileJob(folder / "program.pt2", parse_target(SLUG), folder / "package", {})
-    return compile_package(job).sources
+def sources() -> tuple[KernelSource, ...]:
+    """What the kernels of the two layers are compiled from."""
+    return compiled_sources(models.two_layers())
 
 
-def _checked(sources: tuple[KernelSource, ...], folder: Path) -> InterpretResult:
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StepProcess]:
+    """One for all of this file: it imports torch and Inductor first."""
+    with interpreting(tmp_path_factory.getbasetemp()) as started:
+        yield started
+
+
+def _checked(
+    process: StepProcess, sources: tuple[KernelSource, ...], folder: Path
+) -> InterpretResult:
     inputs = [(torch.randn(batch, 16),) for batch in (1, 7, 33)]
-    return check(models.two_layers(), inputs, folder, alter=sources)[0]
+    return check(process, models.two_layers(), inputs, folder, sources)[0]
 
 
 def test_kernels_are_run_at_the_cases_and_named_with_their_sources(
-    sources: tuple[KernelSource, ...], tmp_path: Path
+    process: StepProcess, sources: tuple[KernelSource, ...], tmp_path: Path
 ) -> None:
-    found = _checked(sources, tmp_path)
+    found = _checked(process, sources, tmp_path)
     assert found.reasons == ()
     assert found.checked is not None
     assert found.checked.kernels == {s.name: str(s.digest) for s in sources}
@@ -47,9 +57,9 @@ def test_kernels_are_run_at_the_cases_and_named_with_their_sources(
 
 
 def test_nothing_is_claimed_of_other_sources_than_those_in_the_package(
-    sources: tuple[KernelSource, ...], tmp_path: Path
+    process: StepProcess, sources: tuple[KernelSource, ...], tmp_path: Path
 ) -> None:
-    found = _checked((another(sources[0]), *sources[1:]), tmp_path)
+    found = _checked(process, (another(sources[0]), *sources[1:]), tmp_path)
     assert (found.checked, found.reasons) == (None, ())
     assert f"{sources[0].name} isn't the one that was compiled" in found.unchecked
 
@@ -62,8 +72,10 @@ class Branching(torch.nn.Module):
         return found
 
 
-def test_what_can_not_be_carried_out_is_left_unchecked_and_says_why(tmp_path: Path) -> None:
+def test_what_can_not_be_carried_out_is_left_unchecked_and_says_why(
+    process: StepProcess, tmp_path: Path
+) -> None:
     program = models.exported(Branching(), torch.randn(8, 16))
-    found = check(program, [(torch.randn(3, 16),)], tmp_path, alter=())[0]
+    found = check(process, program, [(torch.randn(3, 16),)], tmp_path, ())[0]
     assert (found.checked, found.reasons) == (None, ())
     assert "branches or loops" in found.unchecked

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -21,16 +20,13 @@ from handoff.tasks.deliver.step import deliver
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.intake.step import run as take_in
 from handoff.tasks.optimize.messages import OptimizeJob
-from handoff.tasks.optimize.programs import load_program
 from handoff.tasks.optimize.step import run as optimize
 from handoff.tasks.verify import step as verify
-from handoff.tasks.verify.float64 import flat_tensors
 from handoff.tasks.verify.loading import Tensors
 from handoff.tasks.verify.messages import ReferenceJob, VerifyJob, VerifyResult
 from handoff.tasks.verify.reference import run as run_reference
+from tests.tasks.verify.stand_in import compiled, let_stand
 
-Package = Callable[[Tensors], Tensors]
-LIBRARY = b"the library"
 INT8 = PassChoice("quantize-int8", {"activations": "static", "keep": "0"})
 BFLOAT16 = PassChoice("lower-precision", {"dtype": "bfloat16", "operators": "linear"})
 AGREED = MetricRule(0.01)
@@ -85,12 +81,6 @@ class Road:
     reference: Path
     evaluation: Path | None
 
-    @property
-    def compiled(self) -> Package:
-        """What a compiler that makes no mistake would make of the program."""
-        module = load_program(self.program).module(check_guards=False)
-        return lambda inputs: flat_tensors(module(*inputs))
-
 
 def go(
     folder: Path,
@@ -127,18 +117,8 @@ def judge(
     spoil: Callable[[Tensors, Tensors], Tensors] = lambda _, outputs: outputs,
 ) -> VerifyResult:
     """Return the verdict on the compiled program, spoilt by a function of inputs and outputs."""
-    compiled = road.compiled
-
-    def package(inputs: Tensors) -> Tensors:
-        if inputs[0].dtype is not torch.float32:
-            raise RuntimeError("unmatched dtype")
-        return spoil(inputs, compiled(inputs))
-
-    for name in ("open_shared_library", "open_package"):
-        monkeypatch.setattr(verify, name, lambda *_: package)
-    (road.folder / "model.so").write_bytes(LIBRARY)
-    with zipfile.ZipFile(road.folder / "model.pt2", "w") as archive:
-        archive.writestr("model/data/wrapper.so", LIBRARY)
+    package = compiled(road.program)
+    let_stand(monkeypatch, lambda inputs: spoil(inputs, package(inputs)), road.folder)
     job = VerifyJob(
         road.folder, road.reference, road.recipe, outputs=("logits", "mean"),
         staging=road.folder / "staging", evaluation=road.evaluation,
@@ -195,20 +175,20 @@ def _float64(_: Tensors, outputs: Tensors) -> Tensors:
     return tuple(output.double() for output in outputs)
 
 
-@pytest.mark.parametrize("chosen", [INT8, BFLOAT16])
+@pytest.fixture(scope="module", params=[INT8, BFLOAT16], ids=lambda chosen: chosen.name)
+def loose(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Road:
+    """What rounds, agreed so loosely that no metric refuses anything."""
+    return go(tmp_path_factory.mktemp("loose"), agreed(request.param, rule=MetricRule(1.0)))
+
+
 @pytest.mark.parametrize(
     "spoil",
     [_one_class_less, _one_row_of_another, _one_is_no_number, _other_output_off, _float64],
 )
 def test_what_a_compiler_gets_wrong_is_refused_although_the_metric_is_kept(
-    chosen: PassChoice,
-    spoil: Callable[[Tensors, Tensors], Tensors],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    loose: Road, spoil: Callable[[Tensors, Tensors], Tensors], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # So loose that no metric refuses anything.
-    road = go(tmp_path, agreed(chosen, rule=MetricRule(1.0)))
-    verdict = judge(monkeypatch, road, spoil)
+    verdict = judge(monkeypatch, loose, spoil)
     assert not verdict.accepted
     assert not any(reason.startswith("metric:") for reason in verdict.reasons)
 

@@ -20,14 +20,9 @@ from handoff.tasks.verify.messages import VerifyJob
 from handoff.tasks.verify.torches import environments
 from handoff.tasks.verify.torches.calling import package_of_other_torch
 from handoff.tasks.verify.torches.messages import MakeTorchJob, OtherTorchHere
-from tests.tasks.built_release import BuiltRelease, build_release
+from tests.tasks.built_release import BuiltRelease
 
 HERE = OtherTorchHere(base_version(torch.__version__), Path(sys.executable))
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltRelease:
-    return build_release(tmp_path_factory.mktemp("other-torch"))
 
 
 def job_of(built: BuiltRelease, other: OtherTorchHere) -> VerifyJob:
@@ -83,15 +78,17 @@ def test_without_uv_no_other_torch_can_be_had(
 
 @pytest.mark.compile
 @pytest.mark.long
-def test_a_package_is_right_in_another_process_of_its_own_torch(built: BuiltRelease) -> None:
-    verified = verify.run(job_of(built, HERE))
+def test_a_package_is_right_in_another_process_of_its_own_torch(
+    built_release: BuiltRelease,
+) -> None:
+    verified = verify.run(job_of(built_release, HERE))
     assert verified.accepted, verified.reasons
     assert verified.deviations
 
 
 @pytest.mark.compile
 def test_what_does_not_load_is_told_in_that_torchs_words(
-    built: BuiltRelease, tmp_path: Path
+    built_release: BuiltRelease, tmp_path: Path
 ) -> None:
     broken = tmp_path / "model.so"
     inputs = (torch.zeros(1, 20, dtype=torch.int64), torch.zeros(1, 64))
@@ -100,7 +97,7 @@ def test_what_does_not_load_is_told_in_that_torchs_words(
         package(inputs)
     assert "model.so" in told.value.got
     # Cut off, it ends that process, and not this one.
-    broken.write_bytes((built.package / "model.so").read_bytes()[:1000])
+    broken.write_bytes((built_release.package / "model.so").read_bytes()[:1000])
     with package_of_other_torch(HERE, broken) as package, pytest.raises(BlessingRefused) as told:
         package(inputs)
     assert "ended" in told.value.got
@@ -109,10 +106,10 @@ def test_what_does_not_load_is_told_in_that_torchs_words(
 @pytest.mark.compile
 @pytest.mark.long
 def test_a_package_is_compared_in_an_older_torch_that_uv_has_got(
-    built: BuiltRelease, tmp_path: Path
+    built_release: BuiltRelease, tmp_path: Path
 ) -> None:
     other = environments.run(MakeTorchJob("2.14.1", tmp_path / "torch"))
     again = environments.run(MakeTorchJob("2.14.1", tmp_path / "torch"))
     assert (again.python, again.seconds) == (other.python, 0.0)
-    verified = verify.run(job_of(built, other))
+    verified = verify.run(job_of(built_release, other))
     assert verified.accepted, verified.reasons
