@@ -31,6 +31,7 @@ from handoff.tasks.verify.loading import open_shared_library
 from handoff.tasks.verify.messages import ReferenceJob, ReferenceResult, VerifyJob
 from handoff.tasks.verify.reference import load_cases
 from tests.shared_tools import share_built
+from tests.tasks.compile.as_torch_does import compile_as_torch_does
 from tests.tasks.deliveries import write_delivery
 from tests.tasks.optimize.passes.exporting import export
 
@@ -138,8 +139,7 @@ def test_a_package_that_takes_what_was_not_declared_is_refused(
     program = export(nn.GELU(), torch.randn(5, 8))
     folder = tmp_path / "unchecked"
     folder.mkdir()
-    with torch.no_grad():
-        torch._inductor.aoti_compile_and_package(program, package_path=str(folder / "model.pt2"))
+    compile_as_torch_does(program, folder)
     extract_library(folder / "model.pt2", folder / "model.so")
     cases = [dict(vars(case)) for case in load_cases(built.reference.file)]
     for case in cases:

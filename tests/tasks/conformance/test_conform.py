@@ -53,7 +53,7 @@ def test_operators_that_torch_gets_wrong_are_told_beside_those_that_it_gets_righ
 
 
 def test_the_pairs_are_those_of_pytorchs_suite_and_the_patterns(tmp_path: Path) -> None:
-    process = StepProcess(ProcessPlan("list"), tmp_path / "log")
+    process = StepProcess(ProcessPlan("list", ("compile.step",)), tmp_path / "log")
     try:
         listed: Pairs = process.run(PairsJob(TARGET, {}, "g++"), limit_s=300.0)
         one: Pairs = process.run(PairsJob(TARGET, {}, "g++", ("amax",)), limit_s=300.0)

@@ -18,8 +18,10 @@ from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.deliver.messages import DeliverJob, DeliverResult
 from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.intake.messages import IntakeJob, IntakeResult
+from handoff.tasks.optimize import passes
+from handoff.tasks.optimize import step as optimize
 from handoff.tasks.optimize.extensions import digest_extension, load_extension
-from handoff.tasks.optimize.messages import OptimizeJob, OptimizeResult
+from handoff.tasks.optimize.messages import OptimizeJob
 from handoff.tasks.optimize.passes import PASSES
 from handoff.tasks.verify.metric.samples import OWN_METRICS, sample_values
 from tests.tasks.deliveries import write_delivery
@@ -60,7 +62,9 @@ def delivery(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def inspect(delivery: Path, tmp_path: Path, *extensions: str) -> object:
-    plan = ProcessPlan("inspect", extensions=extensions, writes=(delivery.parent, tmp_path))
+    plan = ProcessPlan(
+        "inspect", ("intake.step",), extensions=extensions, writes=(delivery.parent, tmp_path)
+    )
     process = StepProcess(plan, tmp_path / "log")
     try:
         taken = process.run(IntakeJob(delivery, tmp_path / "staging"), limit_s=120)
@@ -188,26 +192,27 @@ class Doubled(nn.Module):
 
 
 def test_a_teams_own_pass_is_applied_and_checked_like_any_other(
-    module: Path, tmp_path: Path
+    module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module.write_text(_PASS)
     delivery = write_delivery(tmp_path / "delivery", Doubled(), {"x": torch.randn(6, 4)})
     recipe = Recipe(passes=(PassChoice("team-halve-twice"),))
 
-    def optimize(folder: str) -> OptimizeResult:
-        plan = ProcessPlan("graph", extensions=(pinned("team_extension"),), sees="whole",
-                           environment={"PYTHONPATH": str(tmp_path)})  # fmt: skip
-        process = StepProcess(plan, tmp_path / f"{folder}.log")
-        try:
-            job = OptimizeJob(delivery, tmp_path / folder, recipe)
-            return process.run(job, limit_s=120)
-        finally:
-            process.close()
-
-    assert optimize("right").effects[0].modified
+    plan = ProcessPlan("graph", extensions=(pinned("team_extension"),), sees="whole",
+                       environment={"PYTHONPATH": str(tmp_path)})  # fmt: skip
+    process = StepProcess(plan, tmp_path / "right.log")
+    try:
+        job = OptimizeJob(delivery, tmp_path / "right", recipe)
+        assert process.run(job, limit_s=120).effects[0].modified
+    finally:
+        process.close()
     module.write_text(_PASS.replace("FACTOR = 1.0", "FACTOR = 1.01"))
+    monkeypatch.delitem(sys.modules, "team_extension", raising=False)
+    # Here, which is what the process would do.
+    monkeypatch.setattr(optimize, "PASSES", passes.PASSES)
+    load_extension(pinned("team_extension"))
     with pytest.raises(BlessingRefused, match="the pass team-halve-twice changes what the model"):
-        optimize("wrong")
+        optimize.run(OptimizeJob(delivery, tmp_path / "wrong", recipe))
 
 
 def test_the_recipe_names_extensions_by_module_and_digest(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_the_step_runs_in_a_step_process_and_builds_its_program(
 
 
 def test_other_outputs_in_cpp_than_in_python_are_refused(
-    job: ProbeJob, monkeypatch: pytest.MonkeyPatch
+    job: ProbeJob, probed: ProbeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write_other(job: ProbeJob, release: Path, file: Path) -> Written:
         written = cases.write_cases(job, release, file)
@@ -111,9 +111,13 @@ def test_other_outputs_in_cpp_than_in_python_are_refused(
         return written
 
     monkeypatch.setattr(probe, "write_cases", write_other)
-    result = probe.run(job)
+    # The replays are made all the same, and nothing else of a probe; what is known is judged again.
+    (first, *others) = probed.mechanics.trials
+    harmed = (replace(first, guarded="harmed"), *others)
+    result = probe.run(replace(job, known=replace(probed.mechanics, trials=harmed)))
     assert result.verdict == "refused"
     assert "gave other outputs in C++ than in Python" in result.reasons[0]
+    assert f"the input {first.hostile} is harmed by the checked entry" in result.reasons[-1]
 
 
 class Sums(nn.Module):
@@ -192,9 +196,6 @@ def test_what_is_known_of_the_same_code_is_taken_over_but_for_the_replays(
     assert found.accepted, found.reasons
     assert found.mechanics == replace(probed.mechanics, notes=found.mechanics.notes)
     assert found.mechanics.notes != known.notes
-    (first, *others) = known.trials
-    harmed = replace(known, trials=(replace(first, guarded="harmed"), *others))
-    assert not probe.run(replace(job, known=harmed)).accepted, "it is judged again"
 
 
 def test_nothing_to_replay_is_a_refusal(job: ProbeJob, tmp_path: Path) -> None:

@@ -136,6 +136,24 @@ def transformer() -> ExportedProgram:
     return exported(nn.TransformerEncoder(layer, 2), torch.randn(8, 16, 64))
 
 
+class _Beside(nn.Module):
+    """A layer of torch's own encoder, and the recommender: one package takes half of two's time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+        self.encoder, self.recommender = nn.TransformerEncoder(layer, 1), Dlrm()
+
+    def forward(self, x: Tensor, dense: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        return self.encoder(x), self.recommender(dense, ids)
+
+
+def transformer_and_dlrm() -> ExportedProgram:
+    ids = torch.randint(0, 1000, (8, 4, 3))
+    return exported(_Beside(), torch.randn(8, 16, 64), torch.randn(8, 13), ids)
+
+
 def decoder() -> ExportedProgram:
     return exported(Decoder(), torch.randint(0, 1000, (8, 16)))
 

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from handoff.tasks.compile.caching.compiled_interface import interface_apart
-from handoff.tasks.compile.reading.cpp_source import find_atomic_sums
+from handoff.tasks.compile.reading.cpp_source import atomic_sums_in, find_atomic_sums
+from tests.tasks.compile.generated import generate
 
 pytestmark = pytest.mark.compile
 
@@ -32,16 +34,10 @@ class _Adds(nn.Module):
         return made
 
 
-def _found(functions: Sequence[Function], folder: Path) -> tuple[str, ...]:
-    """Return what is found in a package that computes all of them."""
+def _program(functions: Sequence[Function]) -> ExportedProgram:
+    """Return the program that computes all of them."""
     inputs = torch.zeros(50, 16), torch.randint(50, (3000,)), torch.randn(3000, 16)
-    package = folder / "model.pt2"
-    with interface_apart():
-        torch._inductor.aoti_compile_and_package(
-            torch.export.export(_Adds(functions), (*inputs, torch.randn(16, 16))),
-            package_path=str(package), inductor_configs={"cpp.dynamic_threads": True},
-        )  # fmt: skip
-    return find_atomic_sums(package)
+    return torch.export.export(_Adds(functions), (*inputs, torch.randn(16, 16)))
 
 
 def test_code_that_adds_atomically_is_found(tmp_path: Path) -> None:
@@ -59,14 +55,19 @@ def test_code_that_adds_atomically_is_found(tmp_path: Path) -> None:
             lambda out, ids, x: nn.functional.fold(x[:240].reshape(1, 240, 16), (7, 7), (4, 4)),
         ),
     ]
-    found = _found([function for _, function in functions], tmp_path)
+    program, package = _program([function for _, function in functions]), tmp_path / "model.pt2"
+    with interface_apart():
+        torch._inductor.aoti_compile_and_package(
+            program, package_path=str(package), inductor_configs={"cpp.dynamic_threads": True}
+        )
+    found = find_atomic_sums(package)
     # Each in another kernel, of which none is told twice.
     assert len(found) == len(functions)
     for name, _ in functions:
         assert any(name in one for one in found), name
 
 
-def test_code_that_does_not_is_not(tmp_path: Path) -> None:
+def test_code_that_does_not_is_not() -> None:
     functions: list[Function] = [
         # Whole numbers add up to the same in any order.
         lambda out, ids, x: out.long().index_add(0, ids, x.long()),
@@ -75,4 +76,7 @@ def test_code_that_does_not_is_not(tmp_path: Path) -> None:
         lambda out, ids, x: out.index_put((ids[:50],), x[:50]),
         lambda out, ids, x: x.sum(0) + out.sum(0),
     ]
-    assert _found(functions, tmp_path) == ()
+    texts = generate(_program(functions))
+    # Threads share the work in what is read.
+    assert any("at::parallel" in text or "#pragma omp" in text for text in texts)
+    assert [one for text in texts for one in atomic_sums_in(text)] == []

@@ -61,10 +61,12 @@ def quantized() -> ExportedProgram:
 def packages(
     quantized: ExportedProgram, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Path]:
-    """Return AOTInductor's packages of the net as it is and in int8."""
+    """Return AOTInductor's packages of the net in int8, and of a layer of each kind as it is."""
     folder = tmp_path_factory.mktemp("packages")
     lower_int8_sums()
-    programs = {"float32": export(Net(), X), "int8": quantized}
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 3))
+    programs = {"float32": export(plain, X), "int8": quantized}
     for name, program in programs.items():
         with torch.no_grad(), interface_apart():
             torch._inductor.aoti_compile_and_package(

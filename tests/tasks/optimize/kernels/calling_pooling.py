@@ -1,17 +1,10 @@
-"""The C++ function of the pooling operator alone, for calls that no package would make.
-
-    python -m tests.tasks.optimize.kernels.calling_pooling LIBRARY
-
-It prints by how many bytes the process has grown over many calls that were refused, and in a second
-line what came of a call for sequences that no memory is large enough for.
-"""
+"""The C++ function of the pooling operator alone, for calls that no package would make."""
 
 from __future__ import annotations
 
 import ctypes
 import resource
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,5 +96,9 @@ def _outcome_of_endless(library: Path) -> str:
     return "refused" if call_pooling(library, given) is None else "computed"
 
 
-if __name__ == "__main__":
-    print(_grown_by_refusals(Path(sys.argv[1])), _outcome_of_endless(Path(sys.argv[1])), sep="\n")
+def print_outcomes(library: Path) -> None:
+    """Print by how many bytes this process grows over many calls that are refused.
+
+    In a second line, what comes of a call for sequences that no memory is large enough for.
+    """
+    print(_grown_by_refusals(library), _outcome_of_endless(library), sep="\n")

@@ -1,14 +1,17 @@
 """Runs the Triton kernel in Triton's interpreter; prints a verdict for each shape and fill.
 
-    TRITON_INTERPRET=1 python -m tests.tasks.optimize.kernels.interpret_attention_pooling
+    TRITON_INTERPRET=1 python -m tests.tasks.optimize.kernels.interpret_attention_pooling LIBRARY
 
 Then come a row with an id outside its table and one with a kind outside, which are to be NaN and
-alone in that, and last one with an id changed behind the kernel's back, which is to be refused.
+alone in that, and one with an id changed behind the kernel's back, which is to be refused. Last,
+since starting a process takes seconds, come the two lines of `calling_pooling` on the library.
 """
 
 from __future__ import annotations
 
 import math
+import sys
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -102,3 +105,6 @@ if __name__ == "__main__":
         print(*(_verdict(_interpret(drawn, fill), _eager(drawn, fill)) for fill in FILLS))
     print(_verdict_outside("ids", ITEMS), _verdict_outside("kinds", -1))
     print(_verdict_changed())
+    from tests.tasks.optimize.kernels.calling_pooling import print_outcomes
+
+    print_outcomes(Path(sys.argv[1]))

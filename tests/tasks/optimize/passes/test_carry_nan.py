@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from handoff.tasks.optimize.passes.base import apply_pass
 from handoff.tasks.optimize.passes.carry_nan import CarryNan
+from tests.tasks.compile.as_torch_does import compile_as_torch_does
 from tests.tasks.optimize.passes.exporting import apply, count, export
 
 _ACTIVATIONS = [nn.ReLU(), nn.ReLU6(), nn.Hardtanh(), nn.Hardtanh(-0.5, 2.0), nn.Hardsigmoid(),
@@ -70,12 +71,8 @@ def test_a_frozen_package_carries_nan_as_eager_does(tmp_path: Path) -> None:
     x = torch.randn(6, 8)
     program = export(Activated(), x)
     apply_pass(CarryNan({}), program)
+    path = compile_as_torch_does(program, tmp_path, {"freezing": True})
     with torch.no_grad():
-        path = torch._inductor.aoti_compile_and_package(
-            program,
-            package_path=str(tmp_path / "model.pt2"),
-            inductor_configs={"freezing": True},
-        )
         x[0], x[1] = math.nan, math.inf
         got = torch._inductor.aoti_load_package(str(path))(x)
         for package, eager in zip(got, Activated().eval()(x), strict=True):

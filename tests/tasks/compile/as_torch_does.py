@@ -1,0 +1,34 @@
+"""Packages as torch compiles them on its own: nothing of ours but what makes it quick."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch.export import ExportedProgram
+
+from handoff.artifacts.recipe.target import native_cpu_target
+from handoff.tasks.compile.caching.compiled_interface import interface_apart
+from handoff.tasks.compile.caching.shared_tools import headers_from
+from handoff.tasks.compile.machine.here import SHIPPED_OPTIONS, has_march_option
+from handoff.tasks.compile.machine.vector_isa import vectorised_for
+from tests.shared_tools import run_folder, share_built
+
+
+def compile_as_torch_does(
+    program: ExportedProgram, folder: Path, options: dict[str, object] | None = None
+) -> Path:
+    """Write `model.pt2` of `program` to the folder, and return it.
+
+    With the options of a release, since precompiled headers go by them.
+    """
+    target, shared = native_cpu_target(), run_folder() / "compiler"
+    share_built(folder / "builds")
+    chosen = {**SHIPPED_OPTIONS, **(options or {})}
+    if has_march_option():
+        chosen["cpp.march"] = target.march
+    with torch.no_grad(), interface_apart(), headers_from(shared), vectorised_for(target, shared):
+        path = torch._inductor.aoti_compile_and_package(
+            program, package_path=str(folder / "model.pt2"), inductor_configs=chosen
+        )
+    return Path(path)
