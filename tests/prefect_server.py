@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -51,10 +51,23 @@ def started_before(home: Path) -> None:
     """
     # A home that can't be made is what one of the tests is about.
     with suppress(OSError):
-        home.mkdir(parents=True, exist_ok=True)
-        for name in made_once("prefect", _start_once):
-            if not (home / name.name).exists():
-                shutil.copyfile(name, home / name.name)
+        put_database(made_once("prefect", _start_once), home)
+
+
+def put_database(files: Iterable[Path], home: Path) -> None:
+    """Let a server that has `home` begin with the files of `database_of`, unless it has its own."""
+    home.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        if not (home / file.name).exists():
+            shutil.copyfile(file, home / file.name)
+
+
+def database_of(home: Path) -> list[Path]:
+    """Return the files that a server has left in its home, for others to begin with."""
+    with closing(sqlite3.connect(home / "prefect.db")) as database:
+        # What it wrote last may still stand beside it.
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return [home / "prefect.db", home / "memo_store.toml"]
 
 
 def _start_once(folder: Path) -> list[Path]:
@@ -70,10 +83,7 @@ def _start_once(folder: Path) -> list[Path]:
         server.wait()
     finally:
         server.end()
-    with closing(sqlite3.connect(folder / "prefect.db")) as database:
-        # What it wrote last may still stand beside it.
-        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return [folder / "prefect.db", folder / "memo_store.toml"]
+    return database_of(folder)
 
 
 @contextmanager
@@ -109,7 +119,12 @@ def _started(port: int, environment: Mapping[str, str], log: Path) -> _Server:
 
 
 def _forked(port: int, environment: Mapping[str, str], log: Path) -> _Server:
-    told = {"port": port, "environment": dict(environment), "log": str(log), "folder": os.getcwd()}
+    told = {
+        "port": port,
+        "environment": dict(environment),
+        "log": str(log),
+        "folder": str(Path.cwd()),
+    }
     return Forked(made_once("prefect-forks", _start_forks), told)
 
 
