@@ -23,11 +23,17 @@ if _VARIABLE not in os.environ:
     # This is the run's first process: the others inherit the variable, and end before it does.
     _FOLDER = tempfile.TemporaryDirectory(prefix="handoff-tests-share-")
     os.environ[_VARIABLE] = _FOLDER.name
+    (Path(_FOLDER.name) / "first").write_text(str(os.getpid()))
 
 
 def run_folder() -> Path:
     """Return the folder of all that the processes of this run share."""
     return Path(os.environ[_VARIABLE])
+
+
+def first_process() -> int:
+    """Return the run's first process, which the others end before."""
+    return int((run_folder() / "first").read_text())
 
 
 def made_once(name: str, make: Callable[[Path], Made]) -> Made:

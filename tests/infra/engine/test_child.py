@@ -43,6 +43,15 @@ def process(tmp_path: Path) -> Iterator[StepProcess]:
     started.close()
 
 
+@pytest.fixture
+def forked(tmp_path: Path) -> Iterator[StepProcess]:
+    """One that is forked with torch in, which a factory's step imports: it takes seconds."""
+    plan = ProcessPlan("graph", ("intake",), writes=(tmp_path,))
+    started = StepProcess(plan, tmp_path / "logs" / "graph.log")
+    yield started
+    started.close()
+
+
 @pytest.fixture(autouse=True)
 def others() -> set[int]:
     """The children of the test run that are none of the test's: a server of other tests, say."""
@@ -137,14 +146,14 @@ def test_a_signal_is_a_crash_that_names_it_and_the_next_job_runs(
     [("os.kill(os.getpid(), 40)", "got signal 40;"), ("os._exit(0)", "got exit status 0;")],
 )
 def test_an_end_without_a_name_is_a_crash_too(
-    process: StepProcess, tmp_path: Path, end: str, told: str
+    forked: StepProcess, tmp_path: Path, end: str, told: str
 ) -> None:
     with pytest.raises(StepCrashed, match=told):
-        process.run(delivering(tmp_path, f"import os\n{end}\n"), limit_s=60)
+        forked.run(delivering(tmp_path, f"import os\n{end}\n"), limit_s=60)
 
 
 def test_a_crash_is_noticed_though_a_fork_lives_on_and_the_fork_is_ended(
-    process: StepProcess, tmp_path: Path
+    forked: StepProcess, tmp_path: Path
 ) -> None:
     note = tmp_path / "pid"
     job = delivering(
@@ -157,7 +166,7 @@ def test_a_crash_is_noticed_though_a_fork_lives_on_and_the_fork_is_ended(
         "os.kill(os.getpid(), signal.SIGKILL)\n",
     )
     with pytest.raises(StepCrashed, match="SIGKILL") as caught:
-        process.run(job, limit_s=120)
+        forked.run(job, limit_s=120)
     assert "no result within" not in str(caught.value)
     assert has_ended(int(note.read_text()))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy
@@ -76,27 +77,44 @@ def test_other_failures_are_no_full_disk(tmp_path: Path) -> None:
     assert not any(map(is_disk_full, (damaged.value, missing.value, quoted)))
 
 
-def optimized(disk: Path, tmp_path: Path, *, room: int) -> object:
-    """Run the passes on a model of 8 MiB, with `room` bytes left on the disk for the results."""
+@pytest.fixture(scope="module")
+def optimize(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], object]]:
+    """What runs the passes on a model of 8 MiB, with so many bytes left on the disk for results."""
+    folder = tmp_path_factory.mktemp("optimize")
     model = nn.Linear(2048, 1024).eval()
-    delivery = write_delivery(tmp_path / "delivery", model, {"input": torch.randn(3, 2048)})
-    plan = ProcessPlan("graph", reads=(delivery,), writes=(disk,))
-    with closing(StepProcess(plan, tmp_path / "logs" / "graph.log")) as process:
+    delivery = write_delivery(folder / "delivery", model, {"input": torch.randn(3, 2048)})
+    with ExitStack() as opened:
+        try:
+            disk = opened.enter_context(small_disk(folder / "disk"))
+        except PermissionError as error:
+            pytest.skip(f"nothing may be mounted here: {error}")
+        plan = ProcessPlan("graph", reads=(delivery,), writes=(disk,))
+        process = StepProcess(plan, folder / "logs" / "graph.log")
+        opened.enter_context(closing(process))
         process.run(IntakeJob(delivery, disk / "staging"))
-        free = shutil.disk_usage(disk).free
-        (disk / "ballast").write_bytes(bytes(free - room))
-        return process.run(OptimizeJob(disk / "staging", disk / "program", Recipe()))
+        numbers = itertools.count()
+
+        def run(room: int) -> object:
+            program = disk / f"program-{next(numbers)}"
+            (disk / "ballast").write_bytes(bytes(shutil.disk_usage(disk).free - room))
+            try:
+                return process.run(OptimizeJob(disk / "staging", program, Recipe()))
+            finally:
+                (disk / "ballast").unlink()
+                shutil.rmtree(program, ignore_errors=True)
+
+        yield run
 
 
 @pytest.mark.parametrize("room", [0, 2 << 20])
 def test_a_step_without_room_says_so_and_not_that_it_crashed(
-    room: int, disk: Path, tmp_path: Path
+    room: int, optimize: Callable[[int], object]
 ) -> None:
     with pytest.raises(EnvironmentLacking, match="optimize found no room on a disk") as caught:
-        optimized(disk, tmp_path, room=room)
+        optimize(room)
     assert not isinstance(caught.value, StepCrashed)
     assert "Make room" in str(caught.value)
 
 
-def test_a_step_with_room_enough_goes_through(disk: Path, tmp_path: Path) -> None:
-    assert optimized(disk, tmp_path, room=12 << 20)
+def test_a_step_with_room_enough_goes_through(optimize: Callable[[int], object]) -> None:
+    assert optimize(12 << 20)

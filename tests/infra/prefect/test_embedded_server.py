@@ -14,6 +14,7 @@ import pytest
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.infra.prefect.flow_calls import EmbeddedServer
 from handoff.infra.prefect.orphans import marked
+from tests.prefect_server import started_before
 
 pytestmark = pytest.mark.server
 
@@ -23,6 +24,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Embedded
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not for a server")
     monkeypatch.setenv("HANDOFF_STARTED_BY", "this test")
+    # The run's first start of one made the tables.
+    started_before(tmp_path)
     server = EmbeddedServer(tmp_path)
     yield server
     server.end()

@@ -30,7 +30,7 @@ def test_a_run_that_ended_a_hundred_days_ago_is_removed_and_others_are_kept(tmp_
     from prefect.exceptions import ObjectNotFound
 
     with (
-        deployed_server(tmp_path, "recompile", settings={**RETENTION, **SOON}) as api,
+        deployed_server(tmp_path, settings={**RETENTION, **SOON}) as api,
         client_of(api) as client,
     ):
         poster = Poster(client)

@@ -23,7 +23,7 @@ from tests.prefect_server import client_of
 @pytest.fixture(scope="package")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The API address of a server with releases and nights, and no worker."""
-    with deployed_server(tmp_path_factory.mktemp("prefect"), "recompile") as address:
+    with deployed_server(tmp_path_factory.mktemp("prefect")) as address:
         yield address
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from handoff.artifacts.night import Night, NightRow, write_night
 from handoff.artifacts.stores.store import open_store
 from handoff.flows.nightly.night import night_stamp
 from handoff.infra.settings import read_settings
-from handoff.infra.telling.outbox import memory_file, read_memory
+from handoff.infra.telling.outbox import Memory, memory_file, read_memory, write_memory
 from handoff.infra.telling.teller import read_night, send
 from tests.infra.telling.conftest import Releases, Tell
 from tests.infra.telling.receivers import COMMIT, TOKEN, Receiver, receiving_mail
@@ -27,10 +28,16 @@ REFUSED = "Flow run encountered an exception: BlessingRefused: the output logits
 pytestmark = pytest.mark.server
 
 
+def has_looked(home: Path) -> None:
+    """Let `tell` have looked from there a moment ago, for the first time."""
+    now = time.time()
+    write_memory(memory_file(home), Memory(since=now, looked=now))
+
+
 def test_a_refused_release_reaches_people_and_its_commit(
-    tell: Tell, releases: Releases, people: Receiver, forge: Receiver
+    tell: Tell, releases: Releases, people: Receiver, forge: Receiver, tmp_path: Path
 ) -> None:
-    assert tell("--once").returncode == 0
+    has_looked(tmp_path / "home")
     posted = releases.post("toy-told", COMMIT)
     assert tell("--once").returncode == 0
     releases.end(posted.id, "Failed", REFUSED)
@@ -50,9 +57,9 @@ def test_a_refused_release_reaches_people_and_its_commit(
 
 
 def test_receivers_that_are_down_are_said_in_the_log_and_told_later(
-    tell: Tell, releases: Releases, people: Receiver, forge: Receiver
+    tell: Tell, releases: Releases, people: Receiver, forge: Receiver, tmp_path: Path
 ) -> None:
-    assert tell("--once").returncode == 0
+    has_looked(tmp_path / "home")
     posted = releases.post("toy-later", COMMIT)
     releases.end(posted.id, "Failed", REFUSED)
     people.answers = [(500, {}, "{}")]

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from handoff.infra.triggers.posting import Poster
-from tests.prefect_server import prefect_server
+from tests.prefect_server import database_of, prefect_server, put_database
+from tests.shared_tools import made_once
 
 Handoff = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -37,13 +38,20 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @contextmanager
-def deployed_server(
-    home: Path, *more: str, settings: Mapping[str, str] | None = None
-) -> Iterator[str]:
-    """Give the API address of a server, with Prefect's `settings`, that `deploy` was applied to."""
+def deployed_server(home: Path, *, settings: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Give the API address of a server, with Prefect's `settings`, that `deploy` was applied to.
+
+    It has the deployments of three flows: release, resume and recompile.
+    """
+    put_database(made_once("prefect-deployed", _deploy_once), home)
     with prefect_server(home, settings=settings) as address:
-        deploy(address, *more)
         yield address
+
+
+def _deploy_once(folder: Path) -> list[Path]:
+    with prefect_server(folder) as address:
+        deploy(address, "recompile")
+    return database_of(folder)
 
 
 def deploy(api: str, *more: str) -> None:

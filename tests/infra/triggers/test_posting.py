@@ -105,7 +105,7 @@ def test_a_commit_is_posted_once_into_its_models_queue_of_one(poster: Poster, cl
 
 
 @pytest.mark.server
-def test_of_twenty_who_post_one_commit_at_once_one_makes_the_run(prefect_api: str) -> None:
+def test_of_eight_who_post_one_commit_at_once_one_makes_the_run(prefect_api: str) -> None:
     from prefect.client.orchestration import SyncPrefectClient
 
     arrival = arrived()
@@ -114,8 +114,8 @@ def test_of_twenty_who_post_one_commit_at_once_one_makes_the_run(prefect_api: st
         with SyncPrefectClient(prefect_api) as own:
             return Poster(own).post(arrival)
 
-    with ThreadPoolExecutor(20) as pool:
-        posted = list(pool.map(post, range(20)))
+    with ThreadPoolExecutor(8) as pool:
+        posted = list(pool.map(post, range(8)))
     assert len({one.id for one in posted}) == 1
     assert [one.is_new for one in posted].count(True) == 1
 
@@ -305,8 +305,6 @@ def test_notify_tells_of_its_run_and_the_second_time_of_the_first(handoff: Hando
     first = handoff(*said)
     assert (first.returncode, first.stderr) == (0, "")
     assert f"posted {model} {commit[:12]}: run " in first.stdout
-    second = handoff(*said)
-    assert f"{model} {commit[:12]} was posted before: run " in second.stdout
     told = json.loads(handoff(*said, "--json").stdout)
     assert (told["new"], told["key"]) == (False, f"release:{model}:{commit}")
     # A slow machine has let it wait for so long that Prefect calls it late.
@@ -326,6 +324,7 @@ def test_notify_waits_for_the_end_and_ends_with_its_code(handoff: Handoff, clien
         end(client, posted, "Failed", refusal)
         ended = waiting.result()
     assert ended.returncode == 2
+    assert f"{model} {commit[:12]} was posted before: run " in ended.stdout
     assert "Failed: Flow run encountered an exception: DeliveryUnsound" in ended.stdout
 
 
