@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.shared_tools import made_once
+from tests.shared_tools import share_built
 
 if TYPE_CHECKING:
     from tests.tasks.built_release import BuiltRelease
@@ -86,11 +86,11 @@ def built_release(tmp_path_factory: pytest.TempPathFactory) -> BuiltRelease:
 
 
 @pytest.fixture(scope="session")
-def runner() -> Path:
-    """The C++ runner, built from the source with every warning an error; once for all tests."""
-    from handoff.tasks.probe import build
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C++ runner, as releases build it; once for all tests, and for their releases, too."""
+    from handoff.tasks.probe.build import build_runner
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "FLAGS", (*build.FLAGS, "-Werror"))
-        source = Path(__file__).parents[1] / "infra" / "runner"
-        return made_once("strict", lambda folder: build.build_runner(source, folder)[0])
+    builds = tmp_path_factory.mktemp("runner")
+    share_built(builds)
+    source = Path(__file__).parents[1] / "infra" / "runner"
+    return build_runner(source, builds / "programs")[0]

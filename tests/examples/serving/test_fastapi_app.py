@@ -1,4 +1,4 @@
-"""The example with FastAPI, as a real server of two processes, while versions are promoted."""
+"""The example with FastAPI, as a real server, of two processes while versions are promoted."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ PROCESSES = 2
 
 
 @pytest.fixture
-def server(tmp_path: Path, built_release: BuiltRelease) -> Iterator[Server]:
-    """A server of two processes that follows production, which stands for version 1."""
+def server(
+    request: pytest.FixtureRequest, tmp_path: Path, built_release: BuiltRelease
+) -> Iterator[Server]:
+    """A server of so many processes that follows production, which stands for version 1."""
     registry = some_registry(tmp_path)
     shelf = shelf_of(registry, built_release)
     shelf.release(1.0)
@@ -31,13 +33,14 @@ def server(tmp_path: Path, built_release: BuiltRelease) -> Iterator[Server]:
     port = free_port()
     command = [
         sys.executable, "-m", "uvicorn", "examples.serving.fastapi_app:app", "--port", str(port),
-        "--workers", str(PROCESSES), "--timeout-worker-healthcheck", "120",
+        "--workers", str(request.param), "--timeout-worker-healthcheck", "120",
     ]  # fmt: skip
     with started(tmp_path, environment, command):
         yield Server(f"http://127.0.0.1:{port}", shelf)
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("server", [PROCESSES], indirect=True)
 def test_two_processes_go_along_with_a_promotion_while_they_are_called_and_tell_what_they_serve(
     server: Server,
 ) -> None:
@@ -63,8 +66,9 @@ def test_two_processes_go_along_with_a_promotion_while_they_are_called_and_tell_
     assert rows > sum(6 - number for number in range(4)) / 4 * calls.answered.total()
 
 
+@pytest.mark.parametrize("server", [1], indirect=True)
 def test_a_wrong_request_is_told_why_and_the_next_one_is_answered(server: Server) -> None:
-    server.wait(lambda told: told["version"] == 1, PROCESSES)
+    server.wait(lambda told: told["version"] == 1)
     ids, features = (tensor[:1].tolist() for tensor in server.shelf.call)
     status, told = server.predict(ids=[[ITEMS] * 20], features=features)
     assert status == 422

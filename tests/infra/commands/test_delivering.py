@@ -7,12 +7,17 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import chdir, nullcontext
 from pathlib import Path
 
 import pytest
 
 from handoff.artifacts.delivery.contract import read_contract
 from handoff.artifacts.delivery.signature import DECLARED
+from handoff.infra.commands import delivering
+from handoff.infra.commands.delivering import deliver_model
+from handoff.infra.engine.child import ProcessPlan, StepProcess
 from tests.infra.commands.test_cli import assert_is_a_sentence
 
 FACTORY = """
@@ -61,10 +66,29 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "handoff", "deliver", *arguments]
 
 
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training side's folder, in which each test delivers to a folder of its own."""
+    folder = tmp_path_factory.mktemp("training")
+    (folder / "towers.py").write_text(FACTORY)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def process(training: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StepProcess]:
+    """Start the process that runs the training side's own code, where that lies."""
+    plan, log = ProcessPlan("deliver", sees="whole"), tmp_path_factory.mktemp("logs")
+    with chdir(training):
+        started = StepProcess(plan, log / "deliver.log")
+    yield started
+    started.close()
+
+
 @pytest.fixture
-def training(tmp_path: Path) -> Path:
-    (tmp_path / "towers.py").write_text(FACTORY)
-    return tmp_path
+def lent(training: Path, process: StepProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command, called here, use that process and not end it: one takes seconds to start."""
+    monkeypatch.chdir(training)
+    monkeypatch.setattr(delivering, "_process", lambda: nullcontext(process))
 
 
 def deliver(training: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -72,52 +96,52 @@ def deliver(training: Path, *arguments: str) -> subprocess.CompletedProcess[str]
                           stdin=subprocess.DEVNULL, check=False)  # fmt: skip
 
 
+@pytest.mark.usefixtures("lent")
 def test_the_name_comes_first_and_the_contract_says_where_each_range_comes_from(
-    training: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    result = deliver(training, "towers:build", "--to", "out")
-    assert result.returncode == 0, result.stderr
-    first, *lines = result.stdout.splitlines()
+    deliver_model("towers:build", Path("first"), "", ask=False, as_json=False)
+    told = capsys.readouterr().out
+    first, *lines = told.splitlines()
     assert first == "two-tower: delivering towers:build (the name comes from its class TwoTower)"
+    assert read_contract(Path("first")).model.name == "two-tower"
     rows = {line.split()[0]: line for line in reversed(lines) if line.strip()}
     assert "0 to 49999" in rows["user"]
     assert "table user_embedding of 50000 rows" in rows["user"]
     assert "batch (1 to 1024) x 4" in rows["counts"]
     assert "example: computed with as a number" in rows["counts"]
     assert rows["batch:"].strip() == "batch: 1 to 1024, by default"
-    assert "verification will draw dense from a standard normal distribution" in result.stdout
-    assert "Declare what is served: ranges={'counts': (LOW, HIGH)}" in result.stdout
+    assert "verification will draw dense from a standard normal distribution" in told
+    assert "Declare what is served: ranges={'counts': (LOW, HIGH)}" in told
 
 
-def test_what_was_declared_is_said_to_be_and_nothing_is_left_open(training: Path) -> None:
-    result = deliver(training, "towers:named", "--to", "out")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith(
-        "ranker: delivering towers:named (the name comes from its factory's"
-    )
-    assert "normal distribution" not in result.stdout
-    assert "(LOW, HIGH)" not in result.stdout
-    given = {spec.name: spec for spec in read_contract(training / "out").inputs}
+@pytest.mark.usefixtures("lent")
+def test_what_was_declared_is_said_to_be_and_nothing_is_left_open(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    deliver_model("towers:named", Path("declared"), "", ask=False, as_json=False)
+    told = capsys.readouterr().out
+    assert told.startswith("ranker: delivering towers:named (the name comes from its factory's")
+    assert "normal distribution" not in told
+    assert "(LOW, HIGH)" not in told
+    given = {spec.name: spec for spec in read_contract(Path("declared")).inputs}
     assert given["counts"].origin == given["dense"].origin == DECLARED
 
 
-def test_a_program_gets_one_object(training: Path) -> None:
-    result = deliver(training, "towers:build", "--to", "out", "--name", "mine", "--json")
-    told = json.loads(result.stdout)
-    assert told["contract"]["model"]["name"] == "mine"
-    assert any("counts takes 1 to 9" in note for note in told["notes"])
-
-
 def test_a_folder_that_is_taken_is_told_before_the_model_is_made(training: Path) -> None:
-    (training / "out").mkdir()
-    (training / "out" / "mine").touch()
-    result = deliver(training, "towers:build", "--to", "out")
+    (training / "taken").mkdir()
+    (training / "taken" / "mine").touch()
+    result = deliver(training, "towers:build", "--to", "taken")
     assert_is_a_sentence(result, 64, "a new or an empty folder")
 
 
-def test_what_a_factory_prints_is_shown_beside_what_the_command_gives(training: Path) -> None:
-    result = deliver(training, "towers:trained", "--to", "out", "--json")
-    assert json.loads(result.stdout)["contract"]["model"]["name"] == "two-tower"
+def test_a_program_gets_one_object_and_what_a_factory_prints_is_shown_beside_it(
+    training: Path,
+) -> None:
+    result = deliver(training, "towers:trained", "--to", "trained", "--name", "mine", "--json")
+    told = json.loads(result.stdout)
+    assert told["contract"]["model"]["name"] == "mine"
+    assert any("counts takes 1 to 9" in note for note in told["notes"])
     lines = result.stderr.splitlines()
     # Colours are left out, as is what a progress bar wrote over.
     assert "91 of 100 are right" in result.stderr
@@ -130,7 +154,7 @@ def test_what_a_factory_prints_is_shown_beside_what_the_command_gives(training: 
 
 
 def test_what_a_factory_printed_before_it_failed_comes_before_the_refusal(training: Path) -> None:
-    first, refusal = deliver(training, "towers:fails", "--to", "out").stderr.splitlines()
+    first, refusal = deliver(training, "towers:fails", "--to", "none").stderr.splitlines()
     assert first == "begun"
     assert "ValueError: no weights" in refusal
 
@@ -138,7 +162,7 @@ def test_what_a_factory_printed_before_it_failed_comes_before_the_refusal(traini
 def test_on_a_terminal_the_name_and_what_nothing_tells_are_asked(training: Path) -> None:
     leader, follower = pty.openpty()
     process = subprocess.Popen(
-        command("towers:build", "--to", "out"), cwd=training,
+        command("towers:build", "--to", "asked"), cwd=training,
         stdin=follower, stdout=subprocess.PIPE, stderr=follower,
     )  # fmt: skip
     # The name, and the counts with an answer that can't be read first.
@@ -153,5 +177,5 @@ def test_on_a_terminal_the_name_and_what_nothing_tells_are_asked(training: Path)
     assert "expected LOW:HIGH" in asked
     assert "user" not in asked, "the table says it"
     assert b"declared" in printed
-    counts = read_contract(training / "out").inputs[1]
+    counts = read_contract(training / "asked").inputs[1]
     assert (counts.low, counts.high, counts.origin) == (0, 100, DECLARED)

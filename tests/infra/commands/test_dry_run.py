@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,20 @@ import torch
 from handoff.infra.commands import dry_run
 from handoff.infra.terminal.step_times import StepTimes
 from handoff.tasks.deliver.step import deliver
+from tests.infra.commands.here import StepsHere, ran, refusal, told
 from tests.infra.commands.test_cli import assert_is_a_sentence, handoff
 from tests.tasks.deliveries import write_delivery
 from tests.toy_models import FixedBatch, SmallNet, make
+
+
+@pytest.fixture
+def steps_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command's steps run in this process, and its home be an empty one."""
+    for name in os.environ:
+        if name.startswith(("HANDOFF_", "AWS_", "MLFLOW")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HANDOFF_HOME", str(tmp_path / "here"))
+    monkeypatch.setattr(dry_run, "StepProcess", StepsHere)
 
 
 @pytest.fixture(scope="module")
@@ -65,39 +78,40 @@ class Levels(torch.nn.Module):
         return torch.floor_divide(x, 0.1)
 
 
+@pytest.mark.usefixtures("steps_here")
 def test_an_operator_that_the_compiler_is_known_to_get_wrong_is_told_before_a_release(
     tmp_path: Path,
 ) -> None:
     folder = write_delivery(tmp_path / "levels", Levels().eval(), {"x": torch.rand(4, 8)})
-    asked = ("release", str(folder), "--dry-run")
-    told = handoff(*asked, home=tmp_path / "home").stdout
-    assert "aten.floor_divide" in told
-    assert "known-wrong-operator" in told
-    assert "handoff conformance --show floor_divide" in " ".join(told.split())
-    plain = json.loads(handoff(*asked, "--json", home=tmp_path / "home").stdout)
+    shown = told("release", folder, "--dry-run")
+    assert "aten.floor_divide" in shown
+    assert "known-wrong-operator" in shown
+    assert "handoff conformance --show floor_divide" in " ".join(shown.split())
+    plain = json.loads(told("release", folder, "--dry-run", "--json"))
     assert "known-wrong-operator" in [finding["code"] for finding in plain["findings"]]
 
 
-def test_with_quiet_one_line_says_it(delivery: Path, tmp_path: Path) -> None:
-    result = handoff("release", str(delivery), "--dry-run", "--quiet", home=tmp_path / "home")
-    assert result.returncode == 0
+@pytest.mark.usefixtures("steps_here")
+def test_with_quiet_one_line_says_it(delivery: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ["release", str(delivery), "--dry-run", "--quiet"]
+    monkeypatch.setattr(sys, "argv", ["handoff", *asked])
+    result = ran(*asked)
+    assert result.exit_code == 0
     assert result.stdout == "small: would be built: nothing was released as small before\n"
     assert result.stderr == ""
 
 
+@pytest.mark.usefixtures("steps_here")
 def test_an_unsound_delivery_is_refused_as_a_release_would(tmp_path: Path) -> None:
     inputs = {"x": torch.randn(4, 8)}
     folder = write_delivery(tmp_path / "fixed", make(FixedBatch).eval(), inputs)
-    told = handoff("release", str(folder), "--dry-run", home=tmp_path / "home")
-    assert_is_a_sentence(told, 2, "size-baked-in", "more:  handoff explain size-baked-in")
-    asked = ("release", str(folder), "--dry-run", "--json")
-    plain = handoff(*asked, home=tmp_path / "home")
-    assert plain.returncode == 2
+    refused = handoff("release", str(folder), "--dry-run", home=tmp_path / "home")
+    assert_is_a_sentence(refused, 2, "size-baked-in", "more:  handoff explain size-baked-in")
+    plain = ran("release", folder, "--dry-run", "--json")
+    assert plain.exit_code == 2
     assert json.loads(plain.stdout)["error"]["class"] == "DeliveryUnsound"
 
 
-def test_an_alias_that_a_release_may_not_move_is_told_before(
-    delivery: Path, tmp_path: Path
-) -> None:
-    asked = ("release", str(delivery), "--dry-run", "--alias", "production")
-    assert_is_a_sentence(handoff(*asked, home=tmp_path / "home"), 64, "production")
+@pytest.mark.usefixtures("steps_here")
+def test_an_alias_that_a_release_may_not_move_is_told_before(delivery: Path) -> None:
+    assert "production" in refusal("release", delivery, "--dry-run", "--alias", "production")

@@ -21,13 +21,26 @@ from torch import Tensor, nn
 from handoff.artifacts.delivery.contract import CONTRACT_FILE, read_contract
 from handoff.artifacts.delivery.signature import DTYPES, TensorSpec
 from handoff.artifacts.errors import UsageProblem
+from handoff.infra.commands import init
 from handoff.infra.commands.input_flags import (
     format_spec,
     parse_dimension,
     parse_input,
     parse_range,
 )
+from handoff.tasks.inspect.messages import TraceabilityJob
+from handoff.tasks.inspect.step import run as inspect
+from handoff.tasks.intake.messages import IntakeJob
+from handoff.tasks.intake.step import run as take_in
+from handoff.tasks.registry.assemble import refuse_unsound
+from tests.infra.commands.here import StepsHere, refusal, told
 from tests.infra.commands.test_cli import assert_is_a_sentence, handoff
+
+
+@pytest.fixture
+def steps_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command's steps run in this process."""
+    monkeypatch.setattr(init, "StepProcess", StepsHere)
 
 
 class Digits(nn.Sequential):
@@ -73,16 +86,17 @@ def bare(folder: Path, module: nn.Module) -> Path:
     return folder / "bare"
 
 
+@pytest.mark.usefixtures("steps_here")
 def test_the_inputs_of_a_convolution_network_are_inferred(tmp_path: Path) -> None:
     folder = bare(tmp_path, Digits())
-    result = handoff("init", str(folder), "--name", "digits", home=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert "handoff inspect" in result.stdout
-    assert "golden" in result.stdout
+    shown = told("init", folder, "--name", "digits")
+    assert "handoff inspect" in shown
+    assert "golden" in shown
     contract = read_contract(folder)
     assert contract.model.name == "digits"
     assert contract.inputs == (TensorSpec("input", "float32", ("batch", 1, 28, 28)),)
-    assert handoff("inspect", str(folder), home=tmp_path).returncode == 0
+    take_in(IntakeJob(folder, tmp_path / "staging"))
+    refuse_unsound(inspect(TraceabilityJob(tmp_path / "staging")))
 
 
 def test_tables_give_the_values_and_running_gives_the_features(tmp_path: Path) -> None:
@@ -108,11 +122,12 @@ class Placed(nn.Module):
         return found + self.places[: tokens.shape[1]]
 
 
+@pytest.mark.usefixtures("steps_here")
 def test_a_length_is_as_long_as_the_model_runs_and_never_one_that_was_tried(
     tmp_path: Path,
 ) -> None:
     folder = bare(tmp_path, Placed())
-    assert handoff("init", str(folder), "--yes", home=tmp_path).returncode == 0
+    told("init", folder, "--yes")
     contract = read_contract(folder)
     assert contract.inputs == (TensorSpec("tokens", "int64", ("batch", "length"), 0.0, 99.0),)
     assert (contract.dimensions["length"].min, contract.dimensions["length"].max) == (1, 6)
@@ -131,9 +146,10 @@ class Weighs(nn.Module):
         return x * self.weights
 
 
+@pytest.mark.usefixtures("steps_here")
 def test_features_that_are_broadcast_are_not_taken_for_one(tmp_path: Path) -> None:
     folder = bare(tmp_path, Weighs())
-    assert handoff("init", str(folder), "--yes", home=tmp_path).returncode == 0
+    told("init", folder, "--yes")
     assert read_contract(folder).inputs[0].shape == ("batch", 4)
 
 
@@ -144,14 +160,13 @@ class Anywhere(nn.Sequential):
         super().__init__(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveAvgPool2d(1))
 
 
+@pytest.mark.usefixtures("steps_here")
 def test_sides_that_could_be_others_are_said_to_be_a_guess(tmp_path: Path) -> None:
     folder = bare(tmp_path, Anywhere())
-    result = handoff("init", str(folder), "--yes", home=tmp_path)
-    assert "these are a guess: --input says which" in result.stdout
+    assert "these are a guess: --input says which" in told("init", folder, "--yes")
     other = tmp_path / "other"
     other.mkdir()
-    fixed = handoff("init", str(bare(other, Digits())), "--yes", home=tmp_path)
-    assert "a guess" not in fixed.stdout
+    assert "a guess" not in told("init", bare(other, Digits()), "--yes")
 
 
 def test_what_cannot_be_inferred_is_asked_for_by_its_flag_and_nothing_is_written(
@@ -164,34 +179,38 @@ def test_what_cannot_be_inferred_is_asked_for_by_its_flag_and_nothing_is_written
     assert sorted(folder.iterdir()) == before
 
 
+@pytest.mark.usefixtures("steps_here")
 def test_flags_are_believed_and_completed(tmp_path: Path) -> None:
     folder = bare(tmp_path, Opaque())
     shape = ("--input", "events:int64:batch,3,12", "--dimension", "batch=2:64")
     origin = ("--repository", "models", "--commit", "0123abc", "--author", "team")
-    result = handoff("init", str(folder), *shape, *origin, home=tmp_path)
-    assert result.returncode == 0, result.stderr
+    told("init", folder, *shape, *origin)
     contract = read_contract(folder)
     assert contract.inputs == (TensorSpec("events", "int64", ("batch", 3, 12), 0.0, 299.0),)
     assert (contract.dimensions["batch"].min, contract.dimensions["batch"].max) == (2, 64)
     assert (contract.source.commit, contract.source.author) == ("0123abc", "team")
 
 
+@pytest.mark.usefixtures("steps_here")
 def test_a_contract_that_the_model_does_not_run_with_is_not_written(tmp_path: Path) -> None:
     folder = bare(tmp_path, Digits())
-    result = handoff("init", str(folder), "--input", "input:float32:batch,3,28,28", home=tmp_path)
-    assert_is_a_sentence(result, 64, "3 channels", "nothing was written", "--input")
+    refused = refusal("init", folder, "--input", "input:float32:batch,3,28,28")
+    for part in ("3 channels", "nothing was written", "--input"):
+        assert part in refused
     assert not (folder / CONTRACT_FILE).exists()
 
 
+@pytest.mark.usefixtures("steps_here")
 def test_a_contract_that_is_there_is_kept_unless_forced(tmp_path: Path) -> None:
     folder = bare(tmp_path, Digits())
     (folder / CONTRACT_FILE).write_text("mine")
-    assert_is_a_sentence(handoff("init", str(folder), home=tmp_path), 64, "--force")
+    assert "--force" in refusal("init", folder)
     assert (folder / CONTRACT_FILE).read_text() == "mine"
-    assert handoff("init", str(folder), "--force", home=tmp_path).returncode == 0
+    told("init", folder, "--force")
     assert read_contract(folder).model.class_name == "Model"
 
 
+@pytest.mark.usefixtures("steps_here")
 @pytest.mark.parametrize(
     "flags",
     [("--input", "x:float32:3"), ("--range", "x=0:1"), ("--dimension", "bach=1:2")],
@@ -200,8 +219,9 @@ def test_a_flag_for_something_that_is_not_there_is_told(
     flags: tuple[str, str], tmp_path: Path
 ) -> None:
     folder = bare(tmp_path, Digits())
-    result = handoff("init", str(folder), *flags, home=tmp_path)
-    assert_is_a_sentence(result, 64, flags[0], flags[1].replace("=", ":").partition(":")[0])
+    refused = refusal("init", folder, *flags)
+    assert flags[0] in refused
+    assert flags[1].replace("=", ":").partition(":")[0] in refused
 
 
 def test_on_a_terminal_the_proposals_are_the_answers_to_take(tmp_path: Path) -> None:
