@@ -18,15 +18,21 @@ from typing import Any
 import psutil
 import pytest
 from mlflow import MlflowClient
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from handoff.tasks.optimize.extensions import digest_extension
 from handoff.tasks.release.jobs import names_in_order
 from tests.conftest import served_s3
 from tests.flows.small_delivery import deliver_and_release, released
 from tests.infra.commands.test_cli import assert_is_a_sentence, handoff
-from tests.prefect_server import prefect_server
+from tests.infra.prefect.collector import Collector, collecting
+from tests.mlflow_server import asked_before
+from tests.prefect_server import prefect_server, started_before
+from tests.shared_tools import share_built
 
 pytestmark = [pytest.mark.demo, pytest.mark.compile, pytest.mark.server]
+# A recipe that nothing can be built with.
+WRONG = 'extensions = ["no_such_module@sha256:' + "0" * 64 + '"]\n'
 
 
 def test_a_release_prints_one_object_that_says_what_was_released(home: Path) -> None:
@@ -149,7 +155,10 @@ def test_a_compiler_that_computes_wrongly_is_refused_with_the_place_and_a_script
     )
     assert made.returncode == 0, made.stderr
     recipe, fault = training / "planted.toml", "tests.tasks.localize.planted_faults"
-    recipe.write_text(f'extensions = ["{fault}@{digest_extension(fault)}"]\n')
+    # Without passes, and compared on one draw: enough to find it, and to look for its place.
+    recipe.write_text(
+        f'passes = []\nextensions = ["{fault}@{digest_extension(fault)}"]\n[verify]\nseeds = 1\n'
+    )
     result = handoff("release", str(training / "wavy"), "--recipe", str(recipe), home=tmp_path)
     assert_is_a_sentence(result, 4, "tanh (aten.tanh.default), module.py:", "lowering of tanh")
     (script,) = tmp_path.rglob("repeat.py")
@@ -200,11 +209,19 @@ def test_a_successful_build_leaves_no_files_of_its_own(home: Path) -> None:
     assert left == []
 
 
+@pytest.fixture(scope="module")
+def pulled(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pull what was released, into a folder that is only read."""
+    folder = tmp_path_factory.mktemp("model") / "pulled"
+    result = handoff("pull", "small@candidate", "--to", str(folder), home=home)
+    assert result.returncode == 0, result.stderr
+    return folder
+
+
 def test_what_was_pulled_verifies_and_reproduces_eager_with_torch_alone(
-    home: Path, tmp_path: Path
+    home: Path, pulled: Path
 ) -> None:
-    folder = tmp_path / "pulled"
-    assert handoff("pull", "small@candidate", "--to", str(folder), home=home).returncode == 0
+    folder = pulled
     result = handoff("verify", str(folder), home=home)
     assert result.returncode == 0, result.stderr
     (slug,) = [path.name for path in folder.iterdir() if path.is_dir()]
@@ -251,9 +268,10 @@ def test_the_comparison_can_be_repeated_with_the_delivery_and_no_other(
     assert_is_a_sentence(other, 64, "is not the delivery that small was released from")
 
 
-def test_a_pulled_file_that_was_changed_is_refused(home: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "pulled"
-    assert handoff("pull", "small@1", "--to", str(folder), home=home).returncode == 0
+def test_a_pulled_file_that_was_changed_is_refused(
+    home: Path, pulled: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(pulled, tmp_path / "pulled")
     (library,) = folder.glob("*/model.so")
     data = bytearray(library.read_bytes())
     data[len(data) // 2] ^= 1
@@ -319,6 +337,9 @@ def test_a_release_interrupted_in_the_middle_leaves_no_process_and_no_version(
     training: Path, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
+    share_built(home / "builds")
+    started_before(home / "prefect")
+    asked_before(home / "mlflow" / "mlflow.db")
     # As from a terminal: what a shell starts in the background ignores the signal.
     as_from_a_terminal = ["env", "--default-signal=INT"]
     command = [
@@ -372,27 +393,53 @@ def found_on(address: str, kind: str) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Served:
-    """A home whose releases a Prefect server records and a bucket keeps, and what one printed."""
+    """A home whose releases servers record, keep and trace, and what the first one printed."""
 
     home: Path
     prefect: str
     settings: dict[str, str]
+    collector: Collector
     answer: dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def served(training: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Release the small network with servers for all that a home would have in files."""
+def served(
+    training: Path, home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """Release the small network with servers for all that a home would have in files.
+
+    What the other release compiled is in the cache.
+    """
     folder = tmp_path_factory.mktemp("served")
+    packages = Path("builds", "packages")
+    shutil.copytree(home / packages, folder / "home" / packages, symlinks=True)
     with (
         prefect_server(folder / "prefect") as address,
         served_s3(os.environ.get("HANDOFF_TEST_S3", "")) as s3,
+        collecting() as collector,
     ):
-        settings = {**s3, "HANDOFF_STORE": "s3://models/handoff", "PREFECT_API_URL": address}
+        settings = {
+            **s3, "HANDOFF_STORE": "s3://models/handoff", "PREFECT_API_URL": address,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.address,
+            "OTEL_EXPORTER_OTLP_HEADERS": "x-login=of-the-team",
+        }  # fmt: skip
         arguments = ("release", str(training / "delivery"), "--json")
         result = handoff(*arguments, home=folder / "home", settings=settings)
         assert result.returncode == 0, result.stderr
-        yield Served(folder / "home", address, settings, json.loads(result.stdout))
+        yield Served(folder / "home", address, settings, collector, json.loads(result.stdout))
+
+
+def test_a_release_sends_a_span_for_the_run_and_for_each_step(served: Served) -> None:
+    collector = served.collector
+    (run,) = collector.runs
+    steps = {span.name: span for span in collector.spans if span.parent_span_id == run.span_id}
+    assert {"take in", "inspect"} <= {name.partition("-")[0] for name in steps}
+    assert {span.trace_id for span in collector.spans} == {run.trace_id}
+    assert run.status.code != Status.STATUS_CODE_ERROR
+    assert all(span.end_time_unix_nano > span.start_time_unix_nano for span in collector.spans)
+    named = {a.key: a.value.string_value for a in collector.sent[0].resource.attributes}
+    assert named["service.name"] == "handoff"
+    assert collector.logins == {"of-the-team"}
 
 
 def test_a_named_prefect_server_records_the_run_and_its_steps(served: Served) -> None:
@@ -422,7 +469,7 @@ def test_a_named_prefect_server_records_the_run_and_its_steps(served: Served) ->
     assert f"- flow run: [{run['id']}]({page}/" in description
 
 
-def test_an_unreadable_delivery_is_told_on_its_runs_page_and_in_mlflow(
+def test_an_unreadable_delivery_is_told_on_its_runs_page_in_its_trace_and_in_mlflow(
     served: Served, training: Path, tmp_path: Path
 ) -> None:
     delivery = shutil.copytree(training / "delivery", tmp_path / "delivery")
@@ -430,6 +477,7 @@ def test_an_unreadable_delivery_is_told_on_its_runs_page_and_in_mlflow(
         stream.write("\nimport os\n")
     result = handoff("release", str(delivery), home=served.home, settings=served.settings)
     assert result.returncode == 3, result.stderr
+    assert served.collector.runs[-1].status.code == Status.STATUS_CODE_ERROR
     (run,) = (one for one in found_on(served.prefect, "flow_runs") if one["state_type"] == "FAILED")
     (report,) = (
         one
@@ -454,6 +502,8 @@ def test_with_s3_configured_packages_and_mlflows_artifacts_lie_there(
     served: Served, tmp_path: Path
 ) -> None:
     home, settings = served.home, served.settings
+    # Compiled by the other release, of the same delivery.
+    assert served.answer["targets"][0]["reused"] == "package"
     assert served.answer["report"] == "s3://models/handoff/models/small/versions/1/report.html"
     pulled = tmp_path / "pulled"
     result = handoff("pull", "small@candidate", "--to", str(pulled), home=home, settings=settings)
@@ -461,3 +511,25 @@ def test_with_s3_configured_packages_and_mlflows_artifacts_lie_there(
     assert handoff("verify", str(pulled), home=home).returncode == 0
     assert not (home / "store").exists()
     assert not (home / "mlflow" / "artifacts").exists()
+
+
+def test_a_night_that_lost_a_model_finds_it_again_once_its_recipe_is_mended(served: Served) -> None:
+    """The last of them, since its flow runs and traces are in nobody else's way there."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return handoff(*arguments, home=served.home, settings=served.settings)
+
+    promoted = run("promote", "small@candidate", "--to", "production")
+    assert promoted.returncode == 0, promoted.stderr
+    recipes = served.home / "recipes"
+    recipes.mkdir()
+    (recipes / "small.toml").write_text(WRONG)
+    lost = run("recompile")
+    assert lost.returncode == 1, lost.stderr
+    assert "no_such_module" in lost.stdout
+    assert "1 of 1 models could not be rebuilt" in lost.stderr
+    assert "What serves them stays as it was" in lost.stderr
+    assert "Traceback" not in lost.stdout + lost.stderr
+    assert json.loads(run("show", "small@production", "--json").stdout)["version"] == 1
+    (recipes / "small.toml").unlink()
+    assert run("recompile", "small").returncode == 0

@@ -1,8 +1,8 @@
 """Each class of refusal: a case of it, what it says to do, and that doing so gets further.
 
-Every case here refuses for real, has its remedy carried out, and gets further; those that need a
-release or a night are in `test_remedies_of_builds.py`, and each unsound finding has its own walk in
-`test_remedies_of_findings.py`.
+Every case here refuses for real, has its remedy carried out, and gets further. One needs a release
+(`test_remedies_of_builds.py`), one a night (the last of `tests/flows/test_release.py`), and each
+unsound finding has its own walk in `test_remedies_of_findings.py`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from handoff.artifacts.site import Stores
 from handoff.artifacts.stores.store import open_store
 from handoff.infra.commands.release import require_compiler
 from handoff.infra.engine.child import ProcessPlan, StepProcess
-from handoff.tasks.deliver.messages import DeliverJob
+from handoff.tasks.deliver.messages import DeliverJob, PrepareJob
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.inspect.step import run as inspect
@@ -164,7 +164,7 @@ def out_of_memory(folder: Path, *, done: bool) -> None:
     )
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("HANDOFF_STEP_MEMORY", "8G" if done else "1800M")
-        run_step(folder, DeliverJob("factory:build", folder, folder / "out"))
+        run_step(folder, PrepareJob("factory:build", folder, folder / "out"))
 
 
 def killed_step(folder: Path, *, done: bool) -> None:
@@ -174,7 +174,7 @@ def killed_step(folder: Path, *, done: bool) -> None:
         f"    if not {done}:\n        os.kill(os.getpid(), signal.SIGKILL)\n"
         "    return torch.nn.Linear(4, 2).eval(), (torch.ones(8, 4),)\n"
     )
-    run_step(folder, DeliverJob("factory:build", folder, folder / "out"))
+    run_step(folder, PrepareJob("factory:build", folder, folder / "out"))
 
 
 def store_without_room(folder: Path, *, done: bool) -> None:
@@ -348,7 +348,7 @@ WALKED: list[tuple[str, Case, str]] = [
     ("InputsRefused", transposed_input, "Give x.contiguous()"),
     ("InputsRefused", another_dtype, "Give x.to(torch.float32)"),
 ]
-# Walked in test_remedies_of_builds.py, by a release and a night.
+# Walked by a release in test_remedies_of_builds.py, and by a night in tests/flows/test_release.py.
 BUILT = {"BuildCrashed", "NightFailed"}
 
 
