@@ -193,6 +193,7 @@ def test_a_pool_that_is_deployed_with_pods_keeps_them_and_takes_no_worker_of_our
 @pytest.mark.server
 def test_a_pod_has_an_hour_to_begin_and_a_process_five_minutes(client: Any, home: Path) -> None:
     from prefect.events.filters import EventFilter, EventNameFilter
+    from prefect.states import Cancelled
 
     assert home
     told = {one.name.removeprefix("handoff: "): one for one in client.read_automations()}
@@ -214,6 +215,8 @@ def test_a_pod_has_an_hour_to_begin_and_a_process_five_minutes(client: Any, home
         )
 
     wait_until("the event is there", is_told, 60)
+    # One runs at a time: the next test's would wait for it.
+    client.set_flow_run_state(asked_for.id, Cancelled())
     assert wanted in [one.model_dump() for one in limits["pods"].match_related]
     others = [one.model_dump() for one in limits["runs"].match_related]
     assert {**wanted, "prefect.work-pool.type": "!kubernetes"} in others
@@ -247,20 +250,32 @@ def _asked_for(client: Any) -> Any:
 
 
 @pytest.mark.server
-def test_a_pod_carries_out_its_run_and_one_that_begins_too_late_does_nothing(
+def test_a_pod_that_lacks_something_is_told_of_until_one_carries_out_its_run_and_a_late_one_rests(
     client: Any, home: Path, tmp_path: Path
 ) -> None:
+    from handoff.infra.prefect.absences import read_absences
+
     run = _asked_for(client)
     named = {"PREFECT__FLOW_RUN_ID": str(run.id), "HANDOFF_STORE": str(tmp_path / "store")}
     words = ("worker", "--pool", CONTROL_POOL, "--one-run")
+    nobody = f"http://127.0.0.1:{free_port()}"
+    refused = _handoff(client, home, *words, **named, MLFLOW_TRACKING_URI=nobody)
+    assert refused.returncode == 1, refused.stderr
+    assert f"no MLflow answers at {nobody}" in refused.stderr
+    assert client.read_flow_run(run.id).state.is_pending()
+    (absence,) = read_absences(client)
+    assert (absence.pool, absence.worker) == (CONTROL_POOL, "pods")
+
     first = _handoff(client, home, *words, **named)
     assert first.returncode == 0, first.stderr
     assert "store:" in first.stderr
+    assert read_absences(client) == []
     ended = client.read_flow_run(run.id)
     assert ended.state.is_completed(), ended.state
     # Its page has what its flow says: nothing that the checks told Prefect in this process is left.
     said = [line.message for line in client.read_logs() if line.flow_run_id == run.id]
     assert any("Finished in state Completed" in line for line in said), said
+
     late = _handoff(client, home, *words, **named)
     assert late.returncode == 0, late.stderr
     assert f"{run.id} has ended, and nothing is left to do for it" in late.stderr
@@ -310,28 +325,6 @@ def test_a_pod_that_is_told_to_end_says_that_its_run_crashed(client: Any, home: 
         pod.wait(60)
         state = client.read_flow_run(run).state
         assert state.is_crashed(), state
-
-
-@pytest.mark.server
-def test_a_pod_that_lacks_something_says_what_and_is_told_of_until_one_has_it(
-    client: Any, home: Path, tmp_path: Path
-) -> None:
-    from handoff.infra.prefect.absences import read_absences
-
-    run = _asked_for(client)
-    named = {"PREFECT__FLOW_RUN_ID": str(run.id), "HANDOFF_STORE": str(tmp_path / "store")}
-    words = ("worker", "--pool", CONTROL_POOL, "--one-run")
-    nobody = f"http://127.0.0.1:{free_port()}"
-    for _ in range(2):
-        refused = _handoff(client, home, *words, **named, MLFLOW_TRACKING_URI=nobody)
-        assert refused.returncode == 1, refused.stderr
-        assert f"no MLflow answers at {nobody}" in refused.stderr
-    assert client.read_flow_run(run.id).state.is_pending()
-    (absence,) = read_absences(client)
-    assert (absence.pool, absence.worker) == (CONTROL_POOL, "pods")
-    done = _handoff(client, home, *words, **named)
-    assert done.returncode == 0, done.stderr
-    assert read_absences(client) == []
 
 
 @pytest.mark.parametrize("named", [{}, {"PREFECT__FLOW_RUN_ID": "mine"}])
