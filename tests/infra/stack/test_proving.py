@@ -95,6 +95,8 @@ def test_a_pool_is_asked_for_what_its_jobs_need(
     registry: SomeRegistry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert registry
+    # Another test imports it, which takes seconds.
+    monkeypatch.setattr(proving, "_torch", lambda _: "imported")
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert len(prove(read_settings(), CONTROL_POOL)) == 5
     # Who has a target's hardware signs nothing: no key, and nobody to trust.
@@ -147,6 +149,7 @@ def test_all_that_lacks_is_one_sentence(
     registry: SomeRegistry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert registry
+    monkeypatch.setattr(proving, "_torch", lambda _: "imported")
     (tmp_path / "file").touch()
     monkeypatch.setenv("HANDOFF_STORE", str(tmp_path / "file" / "store"))
     monkeypatch.setenv("CXX", "no-such-compiler")
