@@ -33,6 +33,11 @@ with prefect_server(pathlib.Path(sys.argv[1])) as address:
     print(address, flush=True)
     time.sleep(600)
 """
+_COMMON = """
+from tests.prefect_server import common_server
+assert common_server() == common_server()
+print(common_server())
+"""
 
 
 @pytest.mark.server
@@ -75,11 +80,20 @@ def test_a_server_ends_with_the_process_that_asked_for_it(tmp_path: Path) -> Non
         socket.create_connection(("127.0.0.1", port)).close()
         asker.kill()
 
-    def refuses() -> bool:
-        with socket.socket() as tried:
-            return tried.connect_ex(("127.0.0.1", port)) != 0
+    _wait_until(lambda: _refuses(port))
 
-    _wait_until(refuses)
+
+@pytest.mark.server
+def test_one_for_all_tests_of_a_process_ends_with_it() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _COMMON], cwd=_ROOT, capture_output=True, text=True, check=True
+    )
+    assert _refuses(int(ended.stdout.removesuffix("/api\n").rpartition(":")[2]))
+
+
+def _refuses(port: int) -> bool:
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) != 0
 
 
 @pytest.fixture
