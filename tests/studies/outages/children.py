@@ -26,7 +26,10 @@ _IMPORTED = [
     "cryptography.hazmat.primitives.serialization", "securesystemslib.dsse",
     "securesystemslib.signer", "sqlalchemy", "mlflow", "mlflow.store.db.utils",
     "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.model_registry.sqlalchemy_store",
-    "tests.studies.outages.kills", "tests.studies.outages.served.survivals",
+    *(f"handoff.tasks.registry.{name}"
+      for name in ("upload", "draft", "sign", "commit", "look_up", "catalogue")),
+    "handoff.tasks.report.page", "tests.studies.outages.kills",
+    "tests.studies.outages.served.survivals",
 ]  # fmt: skip
 
 

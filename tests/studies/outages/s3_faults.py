@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.release.releases import open_releases
 from handoff.artifacts.stores import s3_bucket
 from handoff.artifacts.stores.s3_requests import make_client
 from handoff.artifacts.stores.store import open_store
@@ -68,15 +69,19 @@ class S3Bench:
         return self.server.passed
 
     def inject(
-        self, where: str, work: Callable[[], object], fault: Fault, at: int, times: int
-    ) -> Outcome:
-        """Do `fault` to the requests of `work` from the `at`-th on, then let it run again."""
+        self, where: str, work: Callable[[], object], fault: Fault, at: int, times: int,
+        *, again: Callable[[], object] | None = None,
+    ) -> Outcome:  # fmt: skip
+        """Do `fault` to the requests of `work` from the `at`-th on, then release, or run `again`.
+
+        Afterwards both versions have to be there, or the first alone where nothing is released.
+        """
         self.restore()
         self.server.begin(fault, at, times)
         ended = self._behind_server(work)
         self.server.begin()
-        again = self._at_server(lambda: judge(self.place, self.release, [1, 2]))
-        found = again.value
+        last, versions = (self.release, [1, 2]) if again is None else (again, [1])
+        found = self._at_server(lambda: judge(self.place, last, versions)).value
         assert isinstance(found, Found)
         lost = [*found.lost, *_unsaid(ended.refusal)]
         kind = f"{NAMES[fault]}, {'once' if times == 1 else 'for ever'}"
@@ -154,8 +159,9 @@ class _Bucket:
 
 def be_impatient() -> None:
     """Let this process's operations on S3 give up after seconds instead of a minute."""
-    defaults: Any = open_store.__kwdefaults__
-    defaults["patience_s"] = PATIENCE_S
+    openings: tuple[Any, ...] = (open_store, open_releases)
+    for opening in openings:
+        opening.__kwdefaults__["patience_s"] = PATIENCE_S
 
 
 @contextmanager
