@@ -61,7 +61,7 @@ def random_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def large(random_file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that is sent in parts and fetched in ranges: smaller ones, so that it is one of 15 MiB.
+    """A file of 15 MiB that is sent in parts and fetched in ranges, which are smaller here.
 
     `test_a_large_file_that_is_not_what_its_digest_says_is_not_kept` keeps to the real sizes.
     """

@@ -10,6 +10,7 @@ from torch import nn
 
 from handoff.infra.settings import wants_traces
 from tests.infra.commands.test_cli import handoff
+from tests.prefect_server import common_server
 from tests.tasks.deliveries import write_delivery
 
 
@@ -26,7 +27,8 @@ class Noise(nn.Module):
 def refused(folder: Path, **environment: str) -> None:
     """Release a delivery that is refused when it is inspected."""
     delivery = write_delivery(folder / "delivery", Noise().eval(), {"x": torch.randn(3, 4)})
-    result = handoff("release", str(delivery), home=folder / "home", settings=environment)
+    settings = {"PREFECT_API_URL": common_server(), **environment}
+    result = handoff("release", str(delivery), home=folder / "home", settings=settings)
     assert result.returncode == 2, result.stderr
     assert "random numbers" in result.stderr
     assert "Traceback" not in result.stderr
