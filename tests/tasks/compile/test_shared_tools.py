@@ -77,7 +77,7 @@ def program(tmp_path: Path) -> Path:
 @pytest.mark.compile
 @pytest.mark.parametrize(
     "target",
-    [native_cpu_target(), pytest.param(CudaTarget(80, (90,)), marks=models.needs_known_torch)],
+    [native_cpu_target(), pytest.param(CudaTarget(80), marks=models.needs_known_torch)],
     ids=["cpu", "cuda"],
 )
 def test_torchs_own_part_of_a_package_is_compiled_once_and_the_bytes_are_the_same(
