@@ -46,7 +46,7 @@ from handoff.tasks.compile.caching.cache import (
 )
 from handoff.tasks.compile.caching.compiled_interface import interface_apart
 from handoff.tasks.compile.caching.shared_tools import headers_from, keep_own_headers
-from handoff.tasks.compile.cross.build import compile_for_gpu
+from handoff.tasks.compile.cross.build import HOST, compile_for_gpu
 from handoff.tasks.compile.input_checks import checked_inputs
 from handoff.tasks.compile.int8_sums import lower_int8_sums
 from handoff.tasks.compile.machine.here import (
@@ -210,7 +210,9 @@ def _make(job: CompileJob, key: Digest, program: ExportedProgram, building: Path
         ):  # fmt: skip
             if can_compile(job.target):
                 options = {**job.options, **compiler_options(program)}
-                built = compile_natively(program, job.target, options, place / PACKAGE)
+                # As where there is no GPU: no test programs for levels that aren't asked for.
+                with vectorised_for(HOST, job.shared):
+                    built = compile_natively(program, job.target, options, place / PACKAGE)
             else:
                 built = compile_for_gpu(
                     program, job.target, job.options, place / "package", job.shared
