@@ -217,7 +217,7 @@ $(DOCS)/.ready: docs/requirements.lock
 lint: ready
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --quiet --check .
-	$(BIN)/mypy --no-error-summary
+	$(BIN)/mypy --no-error-summary --num-workers auto
 	$(BIN)/lint-imports --no-cache > /dev/null || $(BIN)/lint-imports --no-cache
 	git ls-files -z --cached --others --exclude-standard | xargs -0 $(BIN)/codespell
 
