@@ -355,16 +355,17 @@ def _weigh(value: object) -> tuple[int, int]:
     Parts that were weighed already are few and small: each step's result is.
     """
     seen: dict[int, tuple[int, int]] = {}
-    if isinstance(value, (tuple, list)) and _is_plain(value):
-        return len(value), 1
 
     def weigh(one: object) -> tuple[int, int]:
         if isinstance(one, range):
             return count(one), 0
         if not isinstance(one, (tuple, list, dict)):
             return 1, 0
+        parts = one.values() if isinstance(one, dict) else one
+        if _is_plain(parts):
+            return len(parts), 1
         if id(one) not in seen:
-            inner = [weigh(item) for item in (one.values() if isinstance(one, dict) else one)]
+            inner = [weigh(item) for item in parts]
             seen[id(one)] = (
                 sum(w for w, _ in inner), 1 + max((d for _, d in inner), default=0)
             )  # fmt: skip

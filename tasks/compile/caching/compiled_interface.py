@@ -4,8 +4,8 @@ Inductor writes one source around its kernels: the model, and before it the text
 `interface.cpp` with the container that it stands on. g++ takes 5.0 s for that of a small model at
 `-O1` with a precompiled header, of which the model is 1.6 s: the rest is the same in every package
 (torch 2.15.0, g++ 12, one core of an AMD EPYC). For a GPU it was 10 to 11 s without a header, and
-is 3 s (one core of a Xeon). Here it is an object file that lies beside the
-precompiled header that it was made with; the model's source says only that it is elsewhere.
+is 3 s (one core of a Xeon). Here it is an object file that lies beside the precompiled header that
+it was made with; the model's source says only that it is elsewhere.
 """
 
 from __future__ import annotations
