@@ -361,11 +361,9 @@ def _weigh(value: object) -> tuple[int, int]:
             return count(one), 0
         if not isinstance(one, (tuple, list, dict)):
             return 1, 0
-        parts = one.values() if isinstance(one, dict) else one
-        if _is_plain(parts):
-            return len(parts), 1
         if id(one) not in seen:
-            inner = [weigh(item) for item in parts]
+            parts = one.values() if isinstance(one, dict) else one
+            inner = [(len(parts), 0)] if _is_plain(parts) else [weigh(item) for item in parts]
             seen[id(one)] = (
                 sum(w for w, _ in inner), 1 + max((d for _, d in inner), default=0)
             )  # fmt: skip
