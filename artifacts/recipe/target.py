@@ -60,6 +60,11 @@ class CpuTarget:
         return f"cpu-{self.isa}"
 
     @property
+    def host(self) -> CpuTarget:
+        """The processor that runs the package's C++: this one."""
+        return self
+
+    @property
     def march(self) -> str:
         """The level as g++ names it; Inductor adds what is beyond it."""
         return "x86-64-v3" if self.isa.startswith("avx2") else "x86-64-v4"
@@ -102,6 +107,11 @@ class ArmTarget:
     def slug(self) -> str:
         """The target's name in recipes, folders and the registry: `arm64-v8.2`."""
         return f"arm64-{self.isa}"
+
+    @property
+    def host(self) -> ArmTarget:
+        """The processor that runs the package's C++: this one."""
+        return self
 
     @property
     def is_emulated(self) -> bool:
@@ -161,24 +171,29 @@ class CudaTarget:
         return any(serving(self.members, one) is not None for one in host_gpu_capabilities())
 
     @property
+    def host(self) -> CpuTarget:
+        """The processor that runs the package's C++: the one beside the GPU."""
+        return CpuTarget("avx2")
+
+    @property
     def march(self) -> str:
-        """The level of the host's code as g++ names it."""
-        return "x86-64-v3"
+        """The host's level as g++ names it."""
+        return self.host.march
 
     @property
     def capability(self) -> str:
         """The host's level as ATen names it in `ATEN_CPU_CAPABILITY`."""
-        return "avx2"
+        return self.host.capability
 
     @property
     def onednn_level(self) -> str:
         """The host's level as oneDNN names it in `ONEDNN_MAX_CPU_ISA`."""
-        return "AVX2"
+        return self.host.onednn_level
 
     @property
     def cpu_flags(self) -> frozenset[str]:
         """The flags of /proc/cpuinfo that the host has."""
-        return _V3_FLAGS
+        return self.host.cpu_flags
 
 
 Target = CpuTarget | ArmTarget | CudaTarget

@@ -46,7 +46,7 @@ from handoff.tasks.compile.caching.cache import (
 )
 from handoff.tasks.compile.caching.compiled_interface import interface_apart
 from handoff.tasks.compile.caching.shared_tools import headers_from, keep_own_headers
-from handoff.tasks.compile.cross.build import HOST, compile_for_gpu
+from handoff.tasks.compile.cross.build import compile_for_gpu
 from handoff.tasks.compile.input_checks import checked_inputs
 from handoff.tasks.compile.int8_sums import lower_int8_sums
 from handoff.tasks.compile.machine.here import (
@@ -206,17 +206,13 @@ def _make(job: CompileJob, key: Digest, program: ExportedProgram, building: Path
     if isinstance(job.target, CudaTarget):
         with (
             private_place() as place, checked_inputs(program) as assumed,
-            compiled_in_parts(program), weights_named(), sources_read(),
+            _level(job), compiled_in_parts(program), weights_named(), sources_read(),
         ):  # fmt: skip
             if can_compile(job.target):
                 options = {**job.options, **compiler_options(program)}
-                # As where there is no GPU: no test programs for levels that aren't asked for.
-                with vectorised_for(HOST, job.shared):
-                    built = compile_natively(program, job.target, options, place / PACKAGE)
+                built = compile_natively(program, job.target, options, place / PACKAGE)
             else:
-                built = compile_for_gpu(
-                    program, job.target, job.options, place / "package", job.shared
-                )
+                built = compile_for_gpu(program, job.target, job.options, place / "package")
             _ship(built.package, building)
         return _Made("", tuple(assumed), built.kernels, built.toolchain, sources=built.sources)
     return _reuse(job, key, program, building) or _build(job, key, program, building)
@@ -305,13 +301,12 @@ def compile_package(
 
 @contextmanager
 def _level(job: CompileJob) -> Iterator[None]:
-    """Let Inductor write and compile for the target's vector instructions in the body."""
-    assert not isinstance(job.target, CudaTarget)
-    if isinstance(job.target, ArmTarget):
-        with compiled_for_arm():
-            yield
-        return
-    with vectorised_for(job.target, job.shared):
+    """Let Inductor write and compile for the target's vector instructions in the body.
+
+    It asks for no other level then, and compiles no test program for each that the machine has.
+    """
+    host = job.target.host
+    with compiled_for_arm() if isinstance(host, ArmTarget) else vectorised_for(host, job.shared):
         yield
 
 

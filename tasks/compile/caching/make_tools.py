@@ -14,7 +14,7 @@ from pathlib import Path
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.files.writing import write_whole
-from handoff.artifacts.recipe.target import CpuTarget, CudaTarget, host_cpu_flags
+from handoff.artifacts.recipe.target import CpuTarget, host_cpu_flags
 from handoff.tasks import steps
 from handoff.tasks.compile.fingerprint import compiler_banner
 from handoff.tasks.compile.messages import CompileJob, ToolsJob, ToolsResult
@@ -80,7 +80,6 @@ def _compile_one(job: ToolsJob) -> None:
     import torch
 
     from handoff.tasks.compile.caching.shared_tools import headers_made_in, level_marker
-    from handoff.tasks.compile.cross.build import HOST
     from handoff.tasks.compile.machine.vector_isa import vector_isa
     from handoff.tasks.compile.step import run as compile_package
 
@@ -92,9 +91,9 @@ def _compile_one(job: ToolsJob) -> None:
         program = Path(folder, "program.pt2")
         torch.export.save(torch.export.export(Sine(), (torch.ones(4, 8),)), program)
         compile_package(CompileJob(program, job.target, Path(folder, "package"), job.options))
-    level = HOST if isinstance(job.target, CudaTarget) else job.target
-    if isinstance(level, CpuTarget):
-        vector_isa(level.isa)
-        marker = level_marker(job.shared, level.isa)
+    host = job.target.host
+    if isinstance(host, CpuTarget):
+        vector_isa(host.isa)
+        marker = level_marker(job.shared, host.isa)
         marker.parent.mkdir(parents=True, exist_ok=True)
         marker.touch()

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from handoff.artifacts.errors import BlessingRefused, HandoffError, UsageProblem
 from handoff.artifacts.machine.gpu import GpuProfile
 from handoff.artifacts.recipe.generations import FIRST_SPECIFIC
-from handoff.artifacts.recipe.target import CpuTarget, CudaTarget
+from handoff.artifacts.recipe.target import CudaTarget
 from handoff.tasks.compile.caching.compiled_interface import interface_apart
 from handoff.tasks.compile.cross.assembling import Assembler
 from handoff.tasks.compile.cross.inspect_binary import Inspection, inspect_binary
@@ -24,7 +24,6 @@ from handoff.tasks.compile.cross.pretend import pretend_gpu
 from handoff.tasks.compile.cross.retarget import Weights, retarget
 from handoff.tasks.compile.cross.toolkit import can_add_ptx, driver_stub, find_ptxas, find_toolkit
 from handoff.tasks.compile.machine.here import SHIPPED_OPTIONS, has_march_option
-from handoff.tasks.compile.machine.vector_isa import vectorised_for
 from handoff.tasks.compile.messages import KernelSource
 from handoff.tasks.compile.place import built_apart
 from handoff.tasks.compile.reading.literals import refusal_within
@@ -35,8 +34,6 @@ NEED_A_GPU = frozenset({
     "freezing", "max_autotune", "max_autotune_pointwise", "max_autotune_gemm", "shape_padding",
     "coordinate_descent_tuning", "benchmark_kernel", "benchmark_fusion",
 })  # fmt: skip
-# The level of the host's code: 256 bits are AVX2's.
-HOST = CpuTarget("avx2")
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,6 @@ def compile_for(
     further: tuple[GpuProfile, ...] = (),
     ptx: bool = False,
     options: Mapping[str, object] | None = None,
-    shared: Path | None = None,
 ) -> CrossBuilt:
     """Write `model.pt2` for this GPU to `folder`, kernels and weights embedded, all or nothing.
 
@@ -67,9 +63,8 @@ def compile_for(
     machine code for `further` GPUs, too, assembled from that PTX; their configurations are chosen
     for `profile` alone, which has to be within the limits of all. `options` are
     AOTInductor's, of those that need no GPU. The host's code is for x86-64-v3, where this torch
-    lets that be chosen, and that level was seen to run here where `shared` says so
-    (`tasks.compile.caching.shared_tools`). Nothing is timed; `tasks.compile.cross.kernels` says how
-    configurations are chosen. `program` is left as it is.
+    lets that be chosen. Nothing is timed; `tasks.compile.cross.kernels` says how configurations are
+    chosen. `program` is left as it is.
 
     Raises `EnvironmentLacking` for a torch that isn't known, or tools that are missing,
     `UsageProblem` for an option that needs a GPU, and `BlessingRefused` where the program can't be
@@ -85,8 +80,6 @@ def compile_for(
     with (
         built_apart(folder) as building,
         torch.no_grad(),
-        # Else Inductor compiles a test program for each level that the machine has, for each place.
-        vectorised_for(HOST, shared),
         pretend_gpu(
             profile,
             weights=Weights(program, retargeted),
@@ -209,7 +202,6 @@ def compile_for_gpu(
     target: CudaTarget,
     options: Mapping[str, object],
     folder: Path,
-    shared: Path | None = None,
 ) -> GpuPackage:
     """Write the package of `program` for the target to `folder`; raise as `compile_for` does.
 
@@ -220,9 +212,8 @@ def compile_for_gpu(
     kept = {name: value for name, value in options.items() if name not in NEED_A_GPU}
     ptx = target.sm < FIRST_SPECIFIC and can_add_ptx()
     built = compile_for(
-        program, target.profile, folder, further=target.profiles[1:], ptx=ptx, options=kept,
-        shared=shared,
-    )  # fmt: skip
+        program, target.profile, folder, further=target.profiles[1:], ptx=ptx, options=kept
+    )
     toolchain = {"cuda": str(torch.version.cuda)}
     sources = tuple(kernel.source for kernel in built.kernels)
     return GpuPackage(built.package, tuple(map(_told, built.kernels)), toolchain, sources)
