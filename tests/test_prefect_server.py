@@ -8,15 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.prefect_server import client_of, prefect_server
+from tests.served_stack import wait_until
 
 _ROOT = Path(__file__).parents[1]
 # One that has nothing to import, for what it does when a run ends.
@@ -80,7 +80,7 @@ def test_a_server_ends_with_the_process_that_asked_for_it(tmp_path: Path) -> Non
         socket.create_connection(("127.0.0.1", port)).close()
         asker.kill()
 
-    _wait_until(lambda: _refuses(port))
+    wait_until("the end of what it started", lambda: _refuses(port))
 
 
 @pytest.mark.server
@@ -112,7 +112,7 @@ def test_nothing_is_left_of_a_run_that_ended(
     folder.mkdir()
     command = [sys.executable, "-c", _BARE, str(folder / "socket"), str(first.pid)]
     with subprocess.Popen(command, cwd=_ROOT) as forks:
-        _wait_until((folder / "socket").exists)
+        wait_until("the forks' socket", (folder / "socket").exists)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
             asked.connect(str(folder / "socket"))
             # A server without a log ends at once: that is told. The next is asked for all the same.
@@ -124,10 +124,3 @@ def test_nothing_is_left_of_a_run_that_ended(
         else:
             shutil.rmtree(folder)
         assert forks.wait(timeout=30) == 0
-
-
-def _wait_until(is_so: Callable[[], bool], limit_s: float = 30.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
