@@ -23,7 +23,7 @@ from handoff.tasks.inspect.messages import TraceabilityJob, TraceabilityResult
 from handoff.tasks.inspect.ranges import input_ranges
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
 from handoff.tasks.optimize.capture import capture
-from handoff.tasks.timing.conditions import half_of_the_threads
+from handoff.tasks.timing.conditions import shared_with
 from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.plan import plan_cases
 
@@ -172,7 +172,7 @@ def _explained_by_training(delivery: LoadedDelivery, inputs: Tensors, want: Tens
 def run(job: TraceabilityJob) -> TraceabilityResult:
     """Return the verdict on the delivery in `job.staging`."""
     delivery = read_delivery(job.staging)
-    with half_of_the_threads():
+    with shared_with(1):
         findings = _examine(delivery)
         if job.exports and judge(tuple(findings)) != "unsound":
             findings += _not_exportable(delivery)

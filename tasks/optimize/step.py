@@ -38,7 +38,7 @@ from handoff.tasks.optimize.programs import (
     require_exportable,
     save_program,
 )
-from handoff.tasks.timing.conditions import half_of_the_threads
+from handoff.tasks.timing.conditions import shared_with
 from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.plan import plan_cases
 
@@ -54,7 +54,7 @@ _CHECKED_CASES = 2
 @by_definition()
 def run(job: OptimizeJob) -> OptimizeResult:
     """Write the optimized exported program of the delivery in `job.staging`."""
-    with half_of_the_threads():
+    with shared_with(1):
         return _optimize(job)
 
 

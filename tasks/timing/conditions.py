@@ -43,14 +43,14 @@ def digest_conditions() -> Digest:
 
 
 @contextmanager
-def half_of_the_threads() -> Iterator[None]:
-    """Compute with half of torch's threads in the body, and leave the others to the other side.
+def shared_with(others: int) -> Iterator[None]:
+    """Compute with torch's threads in equal parts for the body and `others` that compute beside it.
 
     OpenMP's threads spin while they wait for one that has lost its core to another process, which
     made a step take three times as long with two threads on two busy cores as with one.
     """
     usual = torch.get_num_threads()
-    torch.set_num_threads(max(1, usual // 2))
+    torch.set_num_threads(max(1, usual // (1 + others)))
     try:
         yield
     finally:

@@ -10,6 +10,7 @@ while the graph runs, which needs no second copy of the weights.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -158,6 +159,15 @@ def _is_cast(node: torch.fx.Node) -> bool:
         return False
     name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
     return node.op.startswith("call_") and str(name).partition(".")[0] in _CASTS
+
+
+def same_tensors(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Return a copy of the module that has the very tensors of the original.
+
+    While `Float64Interpreter` calls a submodule, that has float64 weights for whoever calls it.
+    """
+    tensors = [*module.parameters(), *module.buffers()]
+    return copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
 
 
 def lifted_inputs(program: ExportedProgram, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,16 @@ from handoff.artifacts.errors import DeliveryUnsound, HandoffError, first_line
 from handoff.infra.engine.budget import is_out_of_memory
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
 from handoff.tasks.optimize.programs import load_program
-from handoff.tasks.timing.conditions import digest_conditions, half_of_the_threads
+from handoff.tasks.timing.conditions import digest_conditions, shared_with
 from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.elements import identical
-from handoff.tasks.verify.float64 import flat_tensors, kept_casts, lifted_inputs, run_in_float64
+from handoff.tasks.verify.float64 import (
+    flat_tensors,
+    kept_casts,
+    lifted_inputs,
+    run_in_float64,
+    same_tensors,
+)
 from handoff.tasks.verify.messages import ReferenceJob, ReferenceResult
 from handoff.tasks.verify.metric.evaluating import run_eager
 from handoff.tasks.verify.plan import (
@@ -103,6 +110,8 @@ _LEAST_BYTES = 2**28
 
 Eager = Callable[..., Any]
 Float64 = Callable[[Tensors], tuple[Tensors, int]]
+Exact = Future[tuple[Tensors, int]]
+Beside = Callable[[Tensors], Exact]
 
 
 @dataclass(frozen=True)
@@ -136,24 +145,36 @@ class ReferenceCase:
 def run(job: ReferenceJob) -> ReferenceResult:
     """Write the reference outputs of the delivery in `job.staging` to `job.file`."""
     delivery = read_delivery(job.staging)
-    eager, float64 = reference_functions(delivery, job.reference)
+    eager, in_float64 = reference_functions(delivery, job.reference)
     cases = []
     skipped: list[str] = []
-    with half_of_the_threads():
-        planner = _Planner(delivery, job, eager, float64, skipped)
+
+    @contextmanager
+    def noted(planned: _Planned) -> Iterator[None]:
+        try:
+            yield
+        except _LeftOpen as error:
+            skipped.append(f"{planned.name}: {error}, and nothing defines the result")
+        except Exception as error:
+            if planned.values == "drawn":
+                if isinstance(error, HandoffError) or is_out_of_memory(error):
+                    raise
+                raise _fails_where_declared(planned.name, error) from error
+            # What the model itself doesn't take can't be compared.
+            why = first_line(error, 200)
+            skipped.append(f"{planned.name}: the model itself fails: {why}")
+
+    # Compilers are the second that computes beside this.
+    with shared_with(2), _aside(in_float64()) as beside:
+        planner = _Planner(delivery, job, eager, lambda inputs: beside(inputs).result(), skipped)
+        running = []
         for planned in planner.inputs():
-            try:
-                cases.append(_run_case(planned, eager, float64))
-            except _LeftOpen as error:
-                skipped.append(f"{planned.name}: {error}, and nothing defines the result")
-            except Exception as error:
-                if planned.values == "drawn":
-                    if isinstance(error, HandoffError) or is_out_of_memory(error):
-                        raise
-                    raise _fails_where_declared(planned.name, error) from error
-                # What the model itself doesn't take can't be compared.
-                why = first_line(error, 200)
-                skipped.append(f"{planned.name}: the model itself fails: {why}")
+            with noted(planned):
+                running.append(_run_case(planned, eager, beside))
+        _take_over(running, in_float64())
+        for ran in running:
+            with noted(ran.planned):
+                cases.append(ran.case())
     job.file.parent.mkdir(parents=True, exist_ok=True)
     save_cases(cases, job.file)
     evaluation = run_eager(delivery, job.file.with_name(EAGER_FILE))
@@ -197,7 +218,51 @@ def _is_served(case: _Planned | ReferenceCase) -> bool:
     return not case.undeclared and case.values not in NOT_FINITE
 
 
-def _run_case(planned: _Planned, eager: Eager, float64: Float64) -> ReferenceCase:
+@contextmanager
+def _aside(float64: Float64) -> Iterator[Beside]:
+    """Give what computes in float64 beside the body, in order, with as many threads as the body.
+
+    What it hasn't begun when the body fails is left.
+    """
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(threads,))
+    try:
+        yield lambda inputs: pool.submit(float64, inputs)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@dataclass
+class _Ran:
+    """A case that eager has run, and that is run in float64 or will be."""
+
+    planned: _Planned
+    outputs: Tensors
+    left: Tensors
+    exact: Exact
+
+    def case(self) -> ReferenceCase:
+        """Return the whole case, once it was run; raise what that did."""
+        planned = self.planned
+        return ReferenceCase(
+            planned.name, planned.inputs, self.outputs, self.exact.result()[0], planned.values,
+            planned.axes, self.left, planned.undeclared,
+        )  # fmt: skip
+
+
+def _take_over(running: Sequence[_Ran], float64: Float64) -> None:
+    """Run here, from the last on, what isn't begun yet beside."""
+    for ran in reversed(running):
+        if not ran.exact.cancel():
+            return
+        ran.exact = Future()
+        try:
+            ran.exact.set_result(float64(ran.planned.inputs))
+        except Exception as error:  # noqa: BLE001 - as one that ran beside
+            ran.exact.set_exception(error)
+
+
+def _run_case(planned: _Planned, eager: Eager, beside: Beside) -> _Ran:
     # Copies, because a model may change its inputs in place.
     given = tuple(tensor.clone() for tensor in planned.inputs)
     casts = None if _is_served(planned) else OpenCasts()
@@ -206,11 +271,7 @@ def _run_case(planned: _Planned, eager: Eager, float64: Float64) -> ReferenceCas
     if casts and casts.found:
         raise _LeftOpen(f"what the model casts ({casts.found}) lies beyond what that type holds")
     left = () if identical(given, planned.inputs) else given
-    exact, _ = float64(planned.inputs)
-    return ReferenceCase(
-        planned.name, planned.inputs, outputs, exact, planned.values, planned.axes, left,
-        planned.undeclared,
-    )  # fmt: skip
+    return _Ran(planned, outputs, left, beside(planned.inputs))
 
 
 def _digest_inputs(cases: Sequence[ReferenceCase]) -> Digest:
@@ -237,18 +298,20 @@ def load_cases(path: Path) -> tuple[ReferenceCase, ...]:
 
 def reference_functions(
     delivery: LoadedDelivery, program_file: Path | None
-) -> tuple[Eager, Float64]:
-    """Return what computes the reference in its own precision, and in float64.
+) -> tuple[Eager, Callable[[], Float64]]:
+    """Return what computes the reference in its own precision, and what makes those in float64.
 
-    Both take the signature's shapes and dtypes; the second gives `run_in_float64`'s results. That
-    is the delivered module, or the program in `program_file` where a recipe changes the numbers on
-    purpose: our own optimize step wrote that.
+    All take the signature's shapes and dtypes; those in float64 give `run_in_float64`'s results.
+    That is the delivered module, or the program in `program_file` where a recipe changes the
+    numbers on purpose: our own optimize step wrote that. Each has modules of its own, with the same
+    weights, so that each may be called by a thread while others call the others.
     """
     if program_file is None:
-        return delivery.module, _in_float64(delivery.module, lambda inputs: inputs)
+        module = delivery.module
+        return module, lambda: _in_float64(same_tensors(module), lambda inputs: inputs)
     program = load_program(program_file)
-    return program.module(), _in_float64(
-        program.graph_module, lambda inputs: lifted_inputs(program, inputs)
+    return program.module(), lambda: _in_float64(
+        same_tensors(program.graph_module), lambda inputs: lifted_inputs(program, inputs)
     )
 
 

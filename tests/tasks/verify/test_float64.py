@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from handoff.tasks.verify.float64 import lifted_inputs, run_in_float64
+from handoff.tasks.verify.float64 import lifted_inputs, run_in_float64, same_tensors
 
 
 class Careless(nn.Module):
@@ -50,6 +50,29 @@ def test_the_model_keeps_its_weights_and_their_precision() -> None:
     after = module.state_dict()
     assert all(after[name].dtype is tensor.dtype for name, tensor in before.items())
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+def test_a_copy_is_called_in_float64_while_the_original_is_called_in_its_own_precision() -> None:
+    """With the very tensors, so that no weights are held twice."""
+    module = traced()
+    copy = same_tensors(module)
+    held, original = ({**dict(one.named_parameters()), **dict(one.named_buffers())}
+                      for one in (copy, module))  # fmt: skip
+    assert held.keys() == original.keys()
+    assert all(held[name] is tensor for name, tensor in original.items())
+    x = torch.randn(5, 8)
+    during: dict[torch.dtype, torch.Tensor] = {}
+
+    def call_the_original(linear: nn.Module, *_: object) -> None:
+        assert isinstance(linear.weight, torch.Tensor)
+        during[linear.weight.dtype] = module(x)
+
+    with torch.no_grad():
+        before = module(x)
+        copy.linear.register_forward_hook(call_the_original)  # type: ignore[union-attr]
+        (exact,), _ = run_in_float64(copy, (x,))
+    assert exact.dtype is torch.float64
+    assert torch.equal(before, during[torch.float64])
 
 
 def test_float32_is_further_away_than_rounding_would_be() -> None:
