@@ -27,13 +27,16 @@ from handoff.tasks.verify.reference import ReferenceCase, load_cases
 # What the cases may take: seconds of one call of each, and bytes. The smallest is always taken.
 _SECONDS = 0.4
 _BYTES = 256 << 20
+# What those may take that many threads call at once, each all of them; two are always taken.
+_CROWDED_SECONDS = 0.1
+_CROWDED = 2
 
 
 @dataclass(frozen=True)
 class Written:
     """The cases in the file, the smallest first, and its sizes of the dynamic dimensions.
 
-    `left_out` counts the cases that would take too long in eight threads.
+    `left_out` counts the cases that would take too long.
     """
 
     names: tuple[str, ...]
@@ -41,10 +44,13 @@ class Written:
     left_out: int
 
 
-def write_cases(job: ProbeJob, release: Path, file: Path) -> Written:
-    """Write cases of the reference with what Python's loader gives for them."""
+def write_cases(job: ProbeJob, release: Path, file: Path, crowded: Path) -> Written:
+    """Write cases of the reference with what Python's loader gives for them.
+
+    The smallest of them are in the file `crowded`, too: those for many threads at once.
+    """
     with _opened(job, release) as model:
-        return _write_cases(job, model, file)
+        return _write_cases(job, model, file, crowded)
 
 
 @contextmanager
@@ -58,10 +64,11 @@ def _opened(job: ProbeJob, release: Path) -> Iterator[Callable[..., Sequence[tor
 
 
 def _write_cases(
-    job: ProbeJob, model: Callable[..., Sequence[torch.Tensor]], file: Path
+    job: ProbeJob, model: Callable[..., Sequence[torch.Tensor]], file: Path, crowded: Path
 ) -> Written:
     device = "cuda" if job.fit.gpu_capability else "cpu"
     names: list[str] = []
+    few: dict[str, torch.Tensor] = {}
     tensors: dict[str, torch.Tensor] = {}
     cases = sorted(load_cases(job.reference), key=_bytes)
     if not cases:
@@ -88,7 +95,10 @@ def _write_cases(
         taken_bytes += _bytes(case)
         tensors |= _named(len(names), [spec.name for spec in job.signature.inputs], case, outputs)
         names.append(case.name)
+        if len(names) <= _CROWDED or took_s <= _CROWDED_SECONDS:
+            few = dict(tensors)
     save_file(tensors, file)
+    save_file(few, crowded)
     specs = zip(job.signature.inputs, cases[0].inputs, strict=True)
     sizes = job.signature.measure({spec.name: tuple(tensor.shape) for spec, tensor in specs})
     return Written(tuple(names), sizes, len(cases) - len(names))

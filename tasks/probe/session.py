@@ -139,10 +139,14 @@ T = TypeVar("T")
 
 @dataclass
 class Session:
-    """Runs `program` on the packages of `job`, whose release and cases lie in its workspace."""
+    """Runs `program` on the packages of `job`, whose release and cases lie in its workspace.
+
+    The cases are in the file of that name.
+    """
 
     job: ProbeJob
     program: Path
+    file: str = "cases.safetensors"
     failures: list[str] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
 
@@ -154,7 +158,7 @@ class Session:
     @property
     def cases(self) -> Path:
         """The golden inputs and outputs."""
-        return self.job.workspace / "cases.safetensors"
+        return self.job.workspace / self.file
 
     @property
     def limits(self) -> Limits:

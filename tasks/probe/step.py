@@ -6,9 +6,11 @@ half. `measure` is the part that is timed: nothing else of the release runs besi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -22,6 +24,8 @@ from handoff.tasks.probe.messages import MeasureJob, ProbeJob, ProbeResult
 from handoff.tasks.probe.session import Session, told, write_trial_release
 from handoff.tasks.verify.loading import PACKAGE
 
+T = TypeVar("T")
+
 
 def run(job: ProbeJob) -> ProbeResult:
     """Replay golden inputs from several threads, and feed hostile ones.
@@ -34,42 +38,83 @@ def run(job: ProbeJob) -> ProbeResult:
     build = build_arm_runner if emulated_target(job.slug) else build_runner
     program, build_s = build(job.source, job.programs)
     job.workspace.mkdir(parents=True, exist_ok=True)
-    session, aside = Session(job, program), Session(job, program)
-    write_trial_release(job, session.release)
-    written = write_cases(job, session.release, session.cases)
+    with _Sessions(job, program) as sessions:
+        return _probe(job, sessions, build_s)
+
+
+class _Sessions:
+    """The program's sessions: in turns, with the cases for many threads, and beside those.
+
+    Most of a short run is starting the program, by one thread. Large packages are opened once at a
+    time, and one GPU is for one process.
+    """
+
+    def __init__(self, job: ProbeJob, program: Path) -> None:
+        self.main = Session(job, program)
+        self.crowded = Session(job, program, "crowded.safetensors")
+        self.aside = Session(job, program)
+        self._is_shared = not (
+            job.fit.gpu_capability or any(is_large(file.size_bytes) for file in job.files)
+        )
+        self._pool = ThreadPoolExecutor(1)
+
+    def beside(self, run: Callable[..., T], *arguments: object) -> Future[T]:
+        """Begin to run something with the session that is aside."""
+        future = self._pool.submit(run, self.aside, *arguments)
+        if not self._is_shared:
+            wait([future])
+        return future
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """How to repeat what was run."""
+        return tuple(command for one in self._all for command in one.commands)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What kept good inputs from their end."""
+        return tuple(failure for one in self._all for failure in one.failures)
+
+    @property
+    def _all(self) -> tuple[Session, ...]:
+        return self.main, self.crowded, self.aside
+
+    def __enter__(self) -> _Sessions:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+
+
+def _probe(job: ProbeJob, sessions: _Sessions, build_s: float) -> ProbeResult:
+    main = sessions.main
+    write_trial_release(job, main.release)
+    written = write_cases(job, main.release, main.cases, sessions.crowded.cases)
     if job.known:
-        replays = _replay(session)
+        replays = _replay(sessions)
         mechanics = replace(job.known, replays=replays, notes=_notes(written, replays))
     else:
-        mechanics = _find_out(session, aside, written)
-    return ProbeResult(
-        mechanics, (*session.failures, *aside.failures, *judge_calls(mechanics)), program, build_s
+        mechanics = _find_out(sessions, written)
+    reasons = (*sessions.failures, *judge_calls(mechanics))
+    return ProbeResult(mechanics, reasons, main.program, build_s)
+
+
+def _find_out(sessions: _Sessions, written: Written) -> Mechanics:
+    """Replay, and feed hostile inputs: to the package alone, and by the checked entry."""
+    job = sessions.main.job
+    hostile = describe_hostile(job.signature, written.sizes, on_gpu=job.fit.gpu_capability > 0)
+    # What is hostile to the package alone is all that takes memory without asking.
+    alone = sessions.beside(_try, hostile, ["--unchecked"])
+    replays = _replay(sessions)
+    checked, unchecked = _try(sessions.main, hostile, []), alone.result()
+    trials = tuple(
+        Trial(name, unchecked[name][0], checked[name][0], unchecked[name][1]) for name in hostile
     )
-
-
-def _find_out(session: Session, aside: Session, written: Written) -> Mechanics:
-    """Replay, and feed hostile inputs: to the package alone `aside`, and by the checked entry."""
-    job = session.job
-    on_gpu = job.fit.gpu_capability > 0
-    hostile = describe_hostile(job.signature, written.sizes, on_gpu=on_gpu)
-    with ThreadPoolExecutor(1) as pool:
-        # Most of a trial is starting the program, and what is hostile to the package alone is all
-        # that takes memory without asking.
-        alone = pool.submit(_try, aside, hostile, ["--unchecked"])
-        if on_gpu or any(is_large(file.size_bytes) for file in job.files):
-            alone.result()
-        replays = _replay(session)
-        checked = _try(session, hostile, [])
-        trials = tuple(
-            Trial(name, alone.result()[name][0], checked[name][0], alone.result()[name][1])
-            for name in hostile
-        )
-    commands = (*session.commands, *aside.commands)
     return Mechanics(
         written.names[0],
         replays=replays,
         trials=trials,
-        commands=commands,
+        commands=sessions.commands,
         notes=_notes(written, replays),
     )
 
@@ -87,25 +132,31 @@ def _notes(written: Written, replays: Sequence[Replay]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _replay(session: Session) -> tuple[Replay, ...]:
+def _replay(sessions: _Sessions) -> tuple[Replay, ...]:
     """Compare from 1, 2 and 8 threads, then the `.pt2`, then with other threads for a call.
 
     With as many threads for a call as Python's, the bits are Python's. With others sums are added
     up in another order; and code that was compiled for a number may not bear another.
     """
-    usual, threads = torch.get_num_threads(), ",".join(map(str, THREADS))
-    plans = [
-        (usual, ["--threads", threads, "--repeat", "1"]),
-        (usual, ["--file", PACKAGE, "--repeat", "1"]),
-        *((other, ["--repeat", "2"]) for other in other_thread_counts(usual)),
+    usual = torch.get_num_threads()
+    *some, most = THREADS
+    # The one that doesn't wait for a second core of its own goes beside the rest.
+    single = sessions.beside(_replays, 1) if usual > 1 else None
+    found = [
+        *_replays(sessions.main, usual, "--threads", ",".join(map(str, some))),
+        *_replays(sessions.crowded, usual, "--threads", str(most)),
+        *_replays(sessions.main, usual, "--file", PACKAGE),
     ]
-    found: list[Replay] = []
-    for intra_op, options in plans:
-        own = ["--intra-op", str(intra_op)]
-        ended = session.run("replay", [*options, *own, *session.tolerances()], f"{intra_op}")
-        lines = [{**line, "intra_op": intra_op} for line in ended.lines]
-        found += told(Replay, replace(ended, lines=tuple(lines)), "replayed")
+    for count in other_thread_counts(usual):
+        found += single.result() if single and count == 1 else _replays(sessions.main, count)
     return tuple(found)
+
+
+def _replays(session: Session, intra_op: int, *options: str) -> tuple[Replay, ...]:
+    own = ["--repeat", "1", "--intra-op", str(intra_op), *session.tolerances()]
+    ended = session.run("replay", [*options, *own], f"{intra_op}")
+    lines = [{**line, "intra_op": intra_op} for line in ended.lines]
+    return told(Replay, replace(ended, lines=tuple(lines)), "replayed")
 
 
 def _try(session: Session, hostile: Sequence[str], options: Sequence[str]) -> Tried:
