@@ -31,7 +31,7 @@ _MAX_ROUNDS = 60
 # With fewer, no interval of theirs holds the median with 95 %. So many have to do where calls take
 # seconds: a gigabyte of weights at a batch of 1024 was timed for two minutes with nine.
 LEAST_ROUNDS = 6
-_PATIENCE_S = 10.0
+_PATIENCE_S = 5.0
 # Seconds for the smallest and the largest input, and for each of those between, which are there
 # for the curve. A promotion that has only records to go by compares all of them.
 _BUDGET_S = 3.0
@@ -39,6 +39,8 @@ _BUDGET_BETWEEN_S = 1.0
 # After what other work blurred: it may have ended by then.
 _PAUSE_S = 2.0
 _BETWEEN = 2
+# Sizes of less than this ratio say the same of a curve.
+_ALIKE = 1.25
 
 
 def run(job: BenchmarkJob) -> BenchmarkResult:
@@ -90,14 +92,20 @@ def sized_cases(cases: Sequence[ReferenceCase], *, between: int = 0) -> list[Ref
 def with_example(cases: Sequence[ReferenceCase], *, between: int = 0) -> list[ReferenceCase]:
     """Return what `sized_cases` does and the delivery's first example, in its place by its size.
 
-    It stands for a drawn case of as many elements. Where it was left out, because it would have
-    taken too much memory, there is none.
+    It stands for a drawn case of as many elements, and for those between the ends that have nearly
+    as many. Where it was left out, because it would have taken too much memory, there is none.
     """
     chosen = sized_cases(cases, between=between)
     example = next((one for one in cases if one.name.endswith(EXAMPLE)), None)
     if example is None:
         return chosen
-    others = [one for one in chosen if elements(one) != elements(example)]
+    size = elements(example)
+    ends = (elements(chosen[0]), elements(chosen[-1]))
+    others = [
+        one for one in chosen
+        if elements(one) != size
+        and (elements(one) in ends or not size / _ALIKE <= elements(one) <= size * _ALIKE)
+    ]  # fmt: skip
     return sorted((*others, example), key=elements)
 
 

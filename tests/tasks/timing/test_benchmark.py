@@ -106,7 +106,9 @@ def test_of_inputs_of_one_size_the_plan_s_first_is_timed(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("size", "timed"),
     [
-        (8, ["x=1 seed=0", "x=7 seed=0", "x=8 example=0", "x=17 seed=0", "x=64 seed=0"]),
+        (8, ["x=1 seed=0", "x=8 example=0", "x=17 seed=0", "x=64 seed=0"]),
+        (10, ["x=1 seed=0", "x=7 seed=0", "x=10 example=0", "x=17 seed=0", "x=64 seed=0"]),
+        (60, ["x=1 seed=0", "x=7 seed=0", "x=17 seed=0", "x=60 example=0", "x=64 seed=0"]),
         (64, ["x=1 seed=0", "x=7 seed=0", "x=17 seed=0", "x=64 example=0"]),
     ],
 )
