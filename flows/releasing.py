@@ -92,6 +92,8 @@ def make_release(processes: Processes, wanted: Wanted, elsewhere: Elsewhere) -> 
     """
     parameters, site, recipe = wanted.parameters, wanted.site, wanted.recipe
     opening = open_key.submit(processes.signer(), KeyJob(site.key, site.stores.trusted))
+    # It starts while the delivery is taken in.
+    registrar = processes.registrar()
     taken = take_in(processes.graph, IntakeJob(wanted.delivery, processes.jobs.staging))
     taken = assemble.with_source(taken, parameters.model or "", wanted.said)
     model = taken.contract.model.name
@@ -99,7 +101,7 @@ def make_release(processes: Processes, wanted: Wanted, elsewhere: Elsewhere) -> 
     looking = LookUpJob(
         model, fingerprint, site.stores, parameters.alias, taken.digest, recipe, site.compiler
     )
-    earlier = look_up.submit(processes.registrar(), looking)
+    earlier = look_up.submit(registrar, looking)
     # What could not be signed is not built.
     opening.result()
     # Nor is what is there already judged again: the same delivery was, by the same code.
@@ -122,7 +124,7 @@ def make_release(processes: Processes, wanted: Wanted, elsewhere: Elsewhere) -> 
     looking_up = KnownWrongJob(
         site.stores, site.compiler, recipe.resolved_targets(), recipe.options, optimized.calls
     )
-    faults = known_wrong.submit(processes.registrar(), looking_up)
+    faults = known_wrong.submit(registrar, looking_up)
     # The graph is on disk now, and what read it holds as much memory as a compiler.
     processes.graph.close()
     signature = assemble.signature_of(taken.contract, optimized)

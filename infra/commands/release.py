@@ -22,6 +22,7 @@ from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, read_man
 from handoff.infra.cli.group import is_quiet
 from handoff.infra.commands.dry_run import Standing, find_unchanged
 from handoff.infra.commands.registry import releases_of, require_alias
+from handoff.infra.engine.child import begin_servers
 from handoff.infra.engine.workspaces import keep_for_a_look, open_workspace, remove_workspace
 from handoff.infra.home import whole_path
 from handoff.infra.prefect.flow_calls import call_flow
@@ -139,6 +140,8 @@ def run_release(
         from handoff.flows.parameters import ReleaseParameters
         from handoff.flows.release import release
 
+        # While Prefect's server goes on importing, and this process only waits for it.
+        begin_servers()
         return lambda: release(ReleaseParameters(**asked))
 
     return call_flow(settings, workspace, load)

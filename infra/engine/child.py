@@ -50,11 +50,11 @@ _POLL_S = 1.0
 class ProcessPlan:
     """How a step process is started.
 
-    `preload` names modules below `tasks` to import before the first job, and `extensions` those of
-    the recipe. `environment` is added to what the launcher lets through: `bare` is what a compiler
-    needs, `stores` adds the stores' credentials, `sources` those that deliveries are fetched with,
-    `keys` what signing needs, `whole` is everything. Only the last two can read this machine's
-    signing key, where the kernel has Landlock.
+    `preload` names modules below `tasks` to import before the first job, `later` those to import
+    after it, and `extensions` those of the recipe. `environment` is added to what the launcher lets
+    through: `bare` is what a compiler needs, `stores` adds the stores' credentials, `sources` those
+    that deliveries are fetched with, `keys` what signing needs, `whole` is everything. Only the
+    last two can read this machine's signing key, where the kernel has Landlock.
 
     A bare one is confined (`infra.engine.confinement`): beside the system it reads what `reads`
     names, runs programs of `runs`, and writes to the folders that `writes` names, where nothing can
@@ -69,6 +69,7 @@ class ProcessPlan:
     reads: tuple[Path, ...] = ()
     runs: tuple[Path, ...] = ()
     writes: tuple[Path, ...] = ()
+    later: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,11 @@ class Timed(Generic[R]):
 
     result: R
     seconds: float
+
+
+def begin_servers() -> None:
+    """Let what step processes are forked from import, beside what is done before there is any."""
+    FORK_SERVERS.begin(_options_of_python({}))
 
 
 class StepProcess:
@@ -150,7 +156,10 @@ class StepProcess:
         process: Running
         with self.log.open("ab") as output:
             if layer is None:
-                process = _alone(launcher, [*look, *modules], output, writing, options)
+                process = _alone(
+                    launcher, [*look, *_each("--later", plan.later), *modules], output, writing,
+                    options,
+                )  # fmt: skip
             else:
                 request = ForkRequest(plan.name, tuple(launcher), (*look, *modules))
                 process = FORK_SERVERS.fork(layer, request, output.fileno(), writing, options)

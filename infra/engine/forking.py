@@ -37,6 +37,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("inspect.step", "optimize.step", "verify.reference", "verify.step"),
     ("compile.step", "compile.caching.make_tools", "localize.step"),
 )
+# What takes a delivery in is forked from the one that exports and runs graphs, which it does next.
+_FIRST_ASKED = 1
 # Read when they are used for the first time, which importing doesn't do.
 _READ_LATE = frozenset(
     {
@@ -229,6 +231,16 @@ class ForkServers:
             if known.issuperset(preload):
                 return number
         return None
+
+    def begin(self, options: Sequence[str]) -> None:
+        """Start the servers that a release asks first, which import beside what comes before that.
+
+        `options` are those of Python. Where a server can't be started, whoever asks it is told.
+        """
+        if self._is_off or has_gpu():
+            return
+        with self._lock, contextlib.suppress(OSError):
+            self._server(_FIRST_ASKED, tuple(options), anew=False)
 
     def fork(
         self, layer: int, request: ForkRequest, log: int, answers: int, options: Sequence[str]

@@ -1,20 +1,22 @@
 """The program inside a step process: reads jobs, runs steps, answers.
 
-    worker --answers FD [--look FOLDER ...] MODULE ...   serve; requests are lines of stdin
-    worker STEP JOB.json                                 run one job again, print its result
+    worker --answers FD [--look FOLDER ...] [--later MODULE ...] MODULE ...   serve
+    worker STEP JOB.json   run one job again, print its result
 
 It is started isolated (`artifacts.isolated`); the folders are where the user's own code may lie
-(`infra.engine.looking`). The modules named are imported before the first request, and their
-`prepare()` is called where they have one; `extension:NAME@DIGEST` is an extension
-(`tasks.optimize.extensions`). A request is one line of JSON, `[step, its module, the module of the
-job's class, that class, job, path of a file that holds the job, too]`: what a step doesn't need,
-such as the table of all steps, isn't imported. An answer is one line, too: the `result` or the
-`error`, and the `seconds` that it took; lines before it tell how far the step is, in bytes (`done`
-of `total`). Answers have a descriptor of their own, because compilers and compiled code print.
+(`infra.engine.looking`). The modules named are imported before the first request, or `later`, after
+its answer, and their `prepare()` is called where they have one; `extension:NAME@DIGEST` is an
+extension (`tasks.optimize.extensions`). A request is one line of stdin, of JSON, `[step, its
+module, the module of the job's class, that class, job, path of a file that holds the job, too]`:
+what a step doesn't need, such as the table of all steps, isn't imported. An answer is one line,
+too: the `result` or the `error`, and the `seconds` that it took; lines before it tell how far the
+step is, in bytes (`done` of `total`). Answers have a descriptor of their own, because compilers and
+compiled code print.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -104,7 +106,7 @@ def _defect(name: str, error: Exception) -> HandoffError:
     )
 
 
-def _serve(answers: int, modules: list[str]) -> None:
+def _serve(answers: int, modules: list[str], later: list[str]) -> None:
     progress.listen(lambda done, total: _write(answers, {"done": done, "total": total}))
     refusal = _prepare(modules)
     for line in sys.stdin:
@@ -117,6 +119,10 @@ def _serve(answers: int, modules: list[str]) -> None:
         seconds = time.monotonic() - began
         sys.stdout.flush()
         _write(answers, {**outcome, "seconds": seconds})
+        while later:
+            # What can't be imported is told by the step that needs it.
+            with contextlib.suppress(Exception):
+                _prepare([later.pop(0)])
 
 
 def _write(answers: int, plain: dict[str, Any]) -> None:
@@ -141,17 +147,23 @@ def _prepare(modules: list[str]) -> dict[str, Any] | None:
     return None
 
 
+def _taken(option: str, arguments: list[str]) -> list[str]:
+    """Take the option with its values from the front of the arguments; return these."""
+    values = []
+    while arguments[:1] == [option]:
+        values.append(arguments[1])
+        del arguments[:2]
+    return values
+
+
 def main(arguments: list[str]) -> None:
     """Serve jobs, or run one again."""
     FORK_SERVERS.turn_off()
     if arguments[:1] == ["--answers"]:
         modules = arguments[2:]
-        places: list[str] = []
-        while modules[:1] == ["--look"]:
-            places.append(modules[1])
-            del modules[:2]
+        places, later = _taken("--look", modules), _taken("--later", modules)
         looking.look_in(places)
-        _serve(int(arguments[1]), modules)
+        _serve(int(arguments[1]), modules, later)
         return
     from handoff.tasks.steps import step_named
 

@@ -28,6 +28,11 @@ _NEWEST = 16
 _ABANDONED = timedelta(minutes=10)
 
 
+def prepare() -> None:
+    """Import MLflow, which takes more than a second."""
+    import mlflow  # noqa: F401
+
+
 def run(job: CatalogueJob) -> Catalogued:
     """Show what isn't shown yet. Raises `StoreFailed` and `RegistryFailed`; it can be run again."""
     stores = job.stores

@@ -150,6 +150,7 @@ class Processes:
             ProcessPlan(
                 "register",
                 ("registry.upload", "registry.look_up"),
+                later=("registry.catalogue",),
                 sees="stores",
             )
         )

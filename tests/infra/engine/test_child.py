@@ -13,6 +13,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -105,6 +106,20 @@ def test_a_step_tells_what_it_took_in_its_process_without_the_wait_for_it(
     assert done.result == LookUpResult(None)
     # The process was started a moment ago, and imports before it takes a job.
     assert 0 < done.seconds < time.monotonic() - began
+
+
+def test_what_is_imported_later_is_there_for_the_next_job_and_what_is_not_there_harms_none(
+    others: set[int], tmp_path: Path
+) -> None:
+    later = ("registry.none_such", "registry.catalogue")
+    for modules, has_mlflow in (((), False), (later, True)):
+        plan = ProcessPlan("register", later=modules, sees="stores")
+        with closing(StepProcess(plan, tmp_path / "logs" / "register.log")) as process:
+            for _ in range(2):
+                assert process.run(look_up(tmp_path), limit_s=60) == LookUpResult(None)
+            (child,) = children(others)
+            # By what MLflow loads.
+            assert any("/numpy/" in one.path for one in child.memory_maps()) is has_mlflow
 
 
 def test_a_renewed_process_ends_after_its_jobs_and_the_next_one_has_another(

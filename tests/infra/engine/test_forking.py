@@ -197,6 +197,22 @@ def test_several_are_forked_from_one_server_and_known_by_their_names(
     assert server.is_running()
 
 
+def test_what_is_begun_early_is_what_is_asked_later(servers: ForkServers, tmp_path: Path) -> None:
+    child.begin_servers()
+    begun = dict(servers._servers)
+    assert begun
+    for preload in (PRELOADED, ("inspect.step",)):
+        started(tmp_path, "graph", preload).close()
+    assert servers._servers == begun
+
+
+def test_a_step_process_begins_no_servers() -> None:
+    servers = ForkServers()
+    servers.turn_off()
+    servers.begin(())
+    assert servers._servers == {}
+
+
 def test_a_server_has_no_secret_in_its_environment(shared: ForkServers, tmp_path: Path) -> None:
     with closing(started(tmp_path, "graph")) as process:
         refused_as_ever(process, tmp_path)
