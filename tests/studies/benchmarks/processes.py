@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import resource
 import subprocess
@@ -14,14 +16,16 @@ from pathlib import Path
 
 import psutil
 
+_PR_SET_CHILD_SUBREAPER = 36
+
 
 @dataclass(frozen=True)
 class Run:
     """One run: its seconds, and the peak bytes of its largest process and of the whole tree.
 
     `first_s` are those until it wrote the first line to standard error, of which `told` is all.
-    `cpu_s` are those of all its processes that were waited for. Memory is the proportional set
-    size (shared pages are counted once), sampled twice a second.
+    `cpu_s` are those of all that it started, fork servers and what they forked among them. Memory
+    is the proportional set size (shared pages are counted once), sampled twice a second.
     """
 
     wall_s: float
@@ -68,6 +72,8 @@ def _environment(folder: Path) -> dict[str, str]:
 
 def measure(command: list[str], folder: Path) -> Run:
     """Run `command` and return what it took; raise when it fails."""
+    # What outlives whoever started it becomes a child of this process, and is counted.
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     began, cpu_before = time.monotonic(), _children_s()
     process = subprocess.Popen(
         command, env=_environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -82,6 +88,9 @@ def measure(command: list[str], folder: Path) -> Run:
     process.wait()
     wall_s = time.monotonic() - began
     sampler.join()
+    for left in psutil.Process().children():
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(left.pid, 0)
     if process.returncode:
         raise RuntimeError(f"{command} ended with {process.returncode}: {told[-2000:]}")
     return Run(wall_s, first_s, _children_s() - cpu_before, peaks[0], peaks[1], told)
