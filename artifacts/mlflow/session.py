@@ -38,6 +38,11 @@ _PASSING_WORDS = re.compile(r"database is locked|table .{0,80}already exists|no 
 _LASTING_WORDS = re.compile(r"AccessDenied|NoSuchBucket|InvalidAccessKeyId|SignatureDoesNotMatch")
 
 
+def import_mlflow() -> None:
+    """Import MLflow before a session asks for it."""
+    import mlflow  # noqa: F401
+
+
 class Session:
     """MLflow's client for one task, every request of which may be made again."""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.mlflow.registry import Catalogue, EarlierMissing
+from handoff.artifacts.mlflow.session import import_mlflow
 from handoff.artifacts.mlflow.versions import Listing
 from handoff.artifacts.release.copies import EVIDENCE_LIMIT_BYTES, publish
 from handoff.artifacts.release.ledger import LedgerEntry
@@ -29,8 +30,8 @@ _ABANDONED = timedelta(minutes=10)
 
 
 def prepare() -> None:
-    """Import MLflow, which takes more than a second."""
-    import mlflow  # noqa: F401
+    """Import what takes more than a second before it is needed."""
+    import_mlflow()
 
 
 def run(job: CatalogueJob) -> Catalogued:
