@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,6 +103,8 @@ EAGER_FILE = "evaluation.pt"
 _CHEAP_BYTES = 2**27
 # Questions are asked at the smallest size that has so many rows: they differ row by row.
 _ROWS = 7
+# In parts of what one case may take: two in float64, eager, and what is kept of them.
+_AT_ONCE = 4
 # All of the questions together may make so many times the bytes that the drawn inputs do, or so
 # many at the least.
 _SHARE_OF_QUESTIONS = 0.3
@@ -171,6 +173,8 @@ def run(job: ReferenceJob) -> ReferenceResult:
         for planned in planner.inputs():
             with noted(planned):
                 running.append(_run_case(planned, eager, beside))
+                if planner.is_large(planned.inputs):
+                    wait([running[-1].exact])
         _take_over(running, in_float64())
         for ran in running:
             with noted(ran.planned):
@@ -434,6 +438,11 @@ class _Planner:
             shapes = zip(signature.inputs, case.inputs, strict=True)
             sizes = signature.measure({spec.name: tuple(t.shape) for spec, t in shapes})
             yield _Planned(f"{sizes_text(sizes)} example={index}", case.inputs)
+
+    def is_large(self, inputs: Tensors) -> bool:
+        """Tell whether two like it in float64, and eager beside them, may be too much at once."""
+        sizes = self._signature.measure_inputs(inputs)
+        return self._bytes(sizes, inputs) > self._plan.max_bytes / _AT_ONCE
 
     def _bytes(self, sizes: Mapping[str, int], inputs: Tensors) -> float:
         """Return what the intermediate results of these sizes take."""
