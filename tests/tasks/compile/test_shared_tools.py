@@ -104,7 +104,8 @@ def test_torchs_own_part_of_a_package_is_compiled_once_and_the_bytes_are_the_sam
         command for command in ran if ".wrapper.o" in command and ".wrapper.cpp" not in command
     ]
     assert len(linked) == 2
-    assert len({re.search(r"\S+/precompiled_headers/\S+\.o ", one)[0] for one in linked}) == 1  # type: ignore[index]
+    # Beside this process's own header, or one that tests before it have shared.
+    assert len({re.search(r"\S+\.[0-9a-f]{12}\.o ", one)[0] for one in linked}) == 1  # type: ignore[index]
 
 
 @pytest.mark.compile
