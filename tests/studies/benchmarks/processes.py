@@ -74,6 +74,7 @@ def measure(command: list[str], folder: Path) -> Run:
     """Run `command` and return what it took; raise when it fails."""
     # What outlives whoever started it becomes a child of this process, and is counted.
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    others = {child.pid for child in psutil.Process().children()}
     began, cpu_before = time.monotonic(), _children_s()
     process = subprocess.Popen(
         command, env=_environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -89,8 +90,9 @@ def measure(command: list[str], folder: Path) -> Run:
     wall_s = time.monotonic() - began
     sampler.join()
     for left in psutil.Process().children():
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(left.pid, 0)
+        if left.pid not in others:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(left.pid, 0)
     if process.returncode:
         raise RuntimeError(f"{command} ended with {process.returncode}: {told[-2000:]}")
     return Run(wall_s, first_s, _children_s() - cpu_before, peaks[0], peaks[1], told)
