@@ -67,6 +67,14 @@ def share_built(builds: Path) -> None:
     _make_tools_once()
 
 
+def shared_compiler() -> Path:
+    """Return the folder of precompiled headers that all releases of the run share."""
+    shared = run_folder() / "compiler"
+    shared.mkdir(exist_ok=True)
+    _make_tools_once()
+    return shared
+
+
 def copy_built(builds: Path) -> None:
     """Put a copy of it there, for a test that something tries to spoil it in."""
     _make_tools_once()

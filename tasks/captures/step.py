@@ -25,7 +25,7 @@ from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.optimize.capture import capture, dynamic_shapes, reason_of
 from handoff.tasks.timing.benchmark import time_in_turns
 from handoff.tasks.verify.float64 import flat_tensors
-from handoff.tasks.verify.plan import CaseSpec, draw_inputs, plan_cases
+from handoff.tasks.verify.inputs.plan import CaseSpec, draw_inputs, plan_cases
 
 Tensors = tuple[torch.Tensor, ...]
 

@@ -48,9 +48,6 @@ def _untold(folder: Path) -> Iterator[None]:
     def write_neutral(content: str | bytes, *args: object, **kwargs: object) -> object:
         if isinstance(content, str):
             content = comment.sub(rf"\1{_NEUTRAL}", content)
-        # The command, which names the folder of the driver's stub, is hashed into names, too.
-        if isinstance(extra := kwargs.get("extra"), str):
-            kwargs["extra"] = extra.replace(str(folder), _NEUTRAL)
         return write(content, *args, **kwargs)  # type: ignore[arg-type]
 
     def run_neutral(cmd_line: str, cwd: str) -> None:

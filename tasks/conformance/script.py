@@ -12,7 +12,12 @@ _SCRIPT = '''\
 """{title}"""
 
 import os
+import sys
+from pathlib import Path
 
+lacking = set({flags!r}) - set(Path("/proc/cpuinfo").read_text().split())
+if lacking:
+    sys.exit(f"expected a processor for {target}, got one without {{', '.join(sorted(lacking))}}")
 os.environ.update({held!r})
 
 import torch
@@ -43,7 +48,8 @@ for number, (want, got) in enumerate(zip(eager, compiled)):
 def repeating_script(table: Conformance, row: Row) -> str:
     """Return a script that compiles the row's wrong call and prints both results.
 
-    Empty for a row of which no input was kept.
+    On a processor that lacks the table's level it ends with a sentence. Empty for a row of which no
+    input was kept.
     """
     showing = row.showing
     if showing is None or not showing.inputs:
@@ -53,11 +59,14 @@ def repeating_script(table: Conformance, row: Row) -> str:
     options = {
         "cpp.march": target.march, "cpp.dynamic_threads": True,
         **json.loads(table.toolchain["options"]),
+        # Of use to the second compilation, and takes longer than the first.
+        "aot_inductor.precompile_headers": False,
     }  # fmt: skip
     tensors = ",\n    ".join(map(_literal, showing.inputs))
     title = f"{row.pair}, {showing.question}: got {showing.got}, expected {showing.want}."
     return _SCRIPT.format(
         title=title.replace("\\", "/").replace('"', "'"), held=level_of(target),
+        flags=sorted(target.cpu_flags), target=target.slug,
         inputs=f"inputs = [\n    {tensors},\n]", forward=textwrap.indent(showing.code, "    "),
         options=options,
     )  # fmt: skip

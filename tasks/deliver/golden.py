@@ -25,7 +25,7 @@ from handoff.tasks.deliver.capture.random_draws import not_repeatable
 from handoff.tasks.deliver.capture.tracer import training_parts_left_out
 from handoff.tasks.deliver.multiples import told_multiple
 from handoff.tasks.verify.float64 import flat_tensors
-from handoff.tasks.verify.plan import CaseSpec, draw_inputs
+from handoff.tasks.verify.inputs.plan import CaseSpec, draw_inputs
 
 # How far two captures of the same operators may lie apart, of an output's largest value: they
 # differ where torch takes another kernel for the same layer (attention's fast path, for one).

@@ -61,7 +61,7 @@ from handoff.tasks.deliver.ranges.reading import Reading, guess, read_ranges, st
 from handoff.tasks.deliver.ranges.uses import Uses
 from handoff.tasks.deliver.writing import Work
 from handoff.tasks.verify.by_definition import by_definition
-from handoff.tasks.verify.plan import CaseSpec, draw_inputs
+from handoff.tasks.verify.inputs.plan import CaseSpec, draw_inputs
 
 
 def lineage_from_git(folder: Path, factory: Path | None = None) -> Lineage:

@@ -18,7 +18,7 @@ from handoff.tasks.deliver.multiples import declaration, told_multiple
 from handoff.tasks.intake.loading import LoadedDelivery
 from handoff.tasks.optimize.capture import reason_of
 from handoff.tasks.verify.float64 import flat_tensors
-from handoff.tasks.verify.plan import CaseSpec, middle_sizes
+from handoff.tasks.verify.inputs.plan import CaseSpec, middle_sizes
 
 Tensors = tuple[torch.Tensor, ...]
 

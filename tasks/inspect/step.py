@@ -25,7 +25,7 @@ from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
 from handoff.tasks.optimize.capture import capture
 from handoff.tasks.timing.conditions import shared_with
 from handoff.tasks.verify.by_definition import by_definition
-from handoff.tasks.verify.plan import plan_cases
+from handoff.tasks.verify.inputs.plan import plan_cases
 
 
 def missing_lineage(lineage: Lineage, required: tuple[str, ...]) -> Iterator[Finding]:

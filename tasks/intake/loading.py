@@ -47,7 +47,7 @@ from handoff.tasks.intake.source import INIT_TEXT, read_source
 from handoff.tasks.intake.texts import replace_messages
 from handoff.tasks.intake.values import MODULE
 from handoff.tasks.optimize.operators import allowed_namespaces
-from handoff.tasks.verify.plan import CaseSpec, draw_inputs
+from handoff.tasks.verify.inputs.plan import CaseSpec, draw_inputs
 
 
 def check_round_trip(module: torch.fx.GraphModule, path: Path) -> None:

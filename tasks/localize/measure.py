@@ -18,10 +18,10 @@ from handoff.artifacts.recipe.tolerance import Deviation
 from handoff.tasks.verify.compare import compare, is_decision, typical_error
 from handoff.tasks.verify.conditioning import Conditioning
 from handoff.tasks.verify.elements import FEWEST_RUNS, room_of_moves
+from handoff.tasks.verify.inputs.special import Values
 from handoff.tasks.verify.loading import Tensors
 from handoff.tasks.verify.reference import ReferenceCase
 from handoff.tasks.verify.scale import Scale, find_scale
-from handoff.tasks.verify.special import Values
 
 # An honest operator in float32 does not come near a hundred times eager's error.
 _SURELY_WRONG = 100.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from handoff.artifacts.delivery.contract import CALIBRATION_FILE
 from handoff.tasks.intake.loading import LoadedDelivery
 from handoff.tasks.optimize.passes.base import Calibration
-from handoff.tasks.verify.plan import plan_cases
+from handoff.tasks.verify.inputs.plan import plan_cases
 
 _MORE = "deliver(..., calibration=batches) brings more"
 

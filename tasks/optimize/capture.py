@@ -20,7 +20,7 @@ from handoff.tasks.deliver.capture.failures import note_size_decision, obstacle_
 from handoff.tasks.deliver.capture.lines import Line, place_of, text_of, written_line
 from handoff.tasks.deliver.multiples import declaration
 from handoff.tasks.optimize.ranges import dimension_of
-from handoff.tasks.verify.plan import CaseSpec, draw_inputs
+from handoff.tasks.verify.inputs.plan import CaseSpec, draw_inputs
 
 # Sizes to trace with: torch.export specialises on 0 and 1, and two dimensions of the same size
 # could be taken for one.

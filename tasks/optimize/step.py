@@ -40,7 +40,7 @@ from handoff.tasks.optimize.programs import (
 )
 from handoff.tasks.timing.conditions import shared_with
 from handoff.tasks.verify.by_definition import by_definition
-from handoff.tasks.verify.plan import plan_cases
+from handoff.tasks.verify.inputs.plan import plan_cases
 
 PROGRAM_FILE = "program.pt2"
 REFERENCE_FILE = "reference.pt2"

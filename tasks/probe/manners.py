@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from handoff.tasks.verify.elements import identical
+from handoff.tasks.verify.inputs.special import expanded
 from handoff.tasks.verify.loading import Tensors, copies
 from handoff.tasks.verify.reference import ReferenceCase
-from handoff.tasks.verify.special import expanded
 
 Package = Callable[[Tensors], Tensors]
 # A case, and what the package gave for it when it was called alone.

@@ -12,7 +12,7 @@ import torch.fx
 
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.tasks.propose.hints import BATCH, LENGTH, Axis, Hint, candidates
-from handoff.tasks.verify.plan import CaseSpec, draw_inputs
+from handoff.tasks.verify.inputs.plan import CaseSpec, draw_inputs
 
 _Shape = tuple[Hint, tuple[Axis, ...]]
 

@@ -21,7 +21,7 @@ from handoff.tasks.propose.messages import (
 )
 from handoff.tasks.propose.search import also_runs_wider, find_ranges, find_signature
 from handoff.tasks.verify.by_definition import by_definition
-from handoff.tasks.verify.plan import CaseSpec, draw_inputs
+from handoff.tasks.verify.inputs.plan import CaseSpec, draw_inputs
 
 _OTHER_SIDES = "; it runs with other sides, too, so that these are a guess: --input says which"
 

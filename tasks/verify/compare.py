@@ -20,8 +20,8 @@ from handoff.tasks.verify.elements import (
     root_mean_square,
 )
 from handoff.tasks.verify.figures import measure
+from handoff.tasks.verify.inputs.special import Values
 from handoff.tasks.verify.scale import NO_SCALE, Scale
-from handoff.tasks.verify.special import Values
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from functools import reduce
 import torch
 
 from handoff.artifacts.recipe.tolerance import Tolerance
+from handoff.tasks.verify.inputs.special import OVERFLOWING, Values
 from handoff.tasks.verify.scale import NO_SCALE, Scale
-from handoff.tasks.verify.special import OVERFLOWING, Values
 
 # Below any number that is not zero.
 _TINY = 1e-300

@@ -27,12 +27,12 @@ from handoff.tasks.verify.elements import (
     root_mean_square,
 )
 from handoff.tasks.verify.figures import OUTPUTS_COUNTED, SpreadCount
+from handoff.tasks.verify.inputs.special import NOT_FINITE
 from handoff.tasks.verify.loading import Tensors
 from handoff.tasks.verify.messages import VerifyJob
 from handoff.tasks.verify.reference import ReferenceCase
 from handoff.tasks.verify.rounded import Rounded
 from handoff.tasks.verify.scale import Scale, find_scale
-from handoff.tasks.verify.special import NOT_FINITE
 
 _AGREE = 'if that is of no account, agree on propagation = "note" under [verify] in the recipe'
 # After so many wrong cases nothing more is asked of how well conditioned the others are.

@@ -1,15 +1,9 @@
-"""The reference: what the delivered model itself gives on the input plan, and gives in float64.
-
-What a cast gives of numbers that the whole type doesn't hold, and of NaN, C++ leaves open, and so
-does PyTorch's documentation (`torch.Tensor.to`). Processors, and vectors
-beside single numbers, give different ones. Comparing them compares nothing.
-"""
+"""The reference: what the delivered model itself gives on the input plan, and gives in float64."""
 
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -17,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import DeliveryUnsound, HandoffError, first_line
@@ -34,81 +27,16 @@ from handoff.tasks.verify.float64 import (
     run_in_float64,
     same_tensors,
 )
+from handoff.tasks.verify.inputs.planner import Planned, Planner
+from handoff.tasks.verify.inputs.special import NOT_FINITE, Values
 from handoff.tasks.verify.messages import ReferenceJob, ReferenceResult
 from handoff.tasks.verify.metric.evaluating import run_eager
-from handoff.tasks.verify.plan import (
-    CaseSpec,
-    eight_bit_cases,
-    plan_cases,
-    sizes_text,
-    special_cases,
-)
-from handoff.tasks.verify.questions.cases import Question, ask_for, find_questions
-from handoff.tasks.verify.special import (
-    EXTREMES,
-    NOT_FINITE,
-    PARTS,
-    UNDECLARED,
-    Values,
-    dynamic_axes,
-)
-
-
-class OpenCasts(TorchDispatchMode):
-    """While it is entered, notes the first cast whose result is left open: `float32 to int8`."""
-
-    def __init__(self) -> None:
-        """Begin with none noted."""
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.found = ""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401 - torch's own signature
-        """Run the operator, and look at what it converts."""
-        kwargs = kwargs or {}
-        if not self.found:
-            self._look(func._schema.name, args, kwargs)
-        return func(*args, **kwargs)
-
-    def _look(self, name: str, args: Any, kwargs: Any) -> None:  # noqa: ANN401
-        if name == "aten::_to_copy":
-            given, kind = args[0], kwargs.get("dtype")
-        elif name == "aten::copy_":
-            given, kind = args[1], args[0].dtype
-        else:
-            return
-        if isinstance(kind, torch.dtype) and not _is_held(given, kind):
-            of = str(given.dtype).removeprefix("torch.")
-            self.found = f"{of} to {str(kind).removeprefix('torch.')}"
-
-
-def _is_held(given: torch.Tensor, kind: torch.dtype) -> bool:
-    """Tell whether a whole type holds all of some floating-point numbers, cut to whole ones.
-
-    They may be of any shape; of other dtypes than floating-point all counts as held.
-    """
-    if not given.is_floating_point() or not given.numel():
-        return True
-    if kind.is_floating_point or kind.is_complex or kind is torch.bool:
-        return True
-    limits, wide = torch.iinfo(kind), given.double().trunc()
-    return bool(((wide >= limits.min) & (wide <= limits.max)).all())
-
+from handoff.tasks.verify.open_casts import OpenCasts
 
 Tensors = tuple[torch.Tensor, ...]
 
 # What eager makes of the evaluation.
 EAGER_FILE = "evaluation.pt"
-
-# Up to how many bytes of intermediate results a size is run on special values.
-_CHEAP_BYTES = 2**27
-# Questions are asked at the smallest size that has so many rows: they differ row by row.
-_ROWS = 7
-# In parts of what one case may take: two in float64, eager, and what is kept of them.
-_AT_ONCE = 4
-# All of the questions together may make so many times the bytes that the drawn inputs do, or so
-# many at the least.
-_SHARE_OF_QUESTIONS = 0.3
-_LEAST_BYTES = 2**28
 
 Eager = Callable[..., Any]
 Float64 = Callable[[Tensors], tuple[Tensors, int]]
@@ -152,7 +80,7 @@ def run(job: ReferenceJob) -> ReferenceResult:
     skipped: list[str] = []
 
     @contextmanager
-    def noted(planned: _Planned) -> Iterator[None]:
+    def noted(planned: Planned) -> Iterator[None]:
         try:
             yield
         except _LeftOpen as error:
@@ -168,7 +96,14 @@ def run(job: ReferenceJob) -> ReferenceResult:
 
     # Compilers are the second that computes beside this.
     with shared_with(2), _aside(in_float64()) as beside:
-        planner = _Planner(delivery, job, eager, lambda inputs: beside(inputs).result(), skipped)
+        planner = Planner(
+            delivery,
+            job.plan,
+            job.known,
+            eager,
+            bytes_of=lambda inputs: beside(inputs).result()[1],
+            skipped=skipped,
+        )
         running = []
         for planned in planner.inputs():
             with noted(planned):
@@ -207,18 +142,7 @@ class _LeftOpen(Exception):
     """Nothing defines what the model gives for undeclared inputs; the message says why."""
 
 
-@dataclass(frozen=True)
-class _Planned:
-    """The inputs of a case, before anything has run."""
-
-    name: str
-    inputs: Tensors
-    values: Values = "drawn"
-    axes: tuple[tuple[int, ...], ...] = ()
-    undeclared: tuple[str, ...] = ()
-
-
-def _is_served(case: _Planned | ReferenceCase) -> bool:
+def _is_served(case: Planned | ReferenceCase) -> bool:
     return not case.undeclared and case.values not in NOT_FINITE
 
 
@@ -240,7 +164,7 @@ def _aside(float64: Float64) -> Iterator[Beside]:
 class _Ran:
     """A case that eager has run, and that is run in float64 or will be."""
 
-    planned: _Planned
+    planned: Planned
     outputs: Tensors
     left: Tensors
     exact: Exact
@@ -266,7 +190,7 @@ def _take_over(running: Sequence[_Ran], float64: Float64) -> None:
             ran.exact.set_exception(error)
 
 
-def _run_case(planned: _Planned, eager: Eager, beside: Beside) -> _Ran:
+def _run_case(planned: Planned, eager: Eager, beside: Beside) -> _Ran:
     # Copies, because a model may change its inputs in place.
     given = tuple(tensor.clone() for tensor in planned.inputs)
     casts = None if _is_served(planned) else OpenCasts()
@@ -332,138 +256,3 @@ def _in_float64(
         return run_in_float64(module, given, kept)
 
     return run
-
-
-class _Planner:
-    """Gives the inputs of the plan, and notes in `skipped` what is left out, and why.
-
-    `asked` has the names of the cases that ask for the job's known faults, by the faults' names.
-    What a size takes is extrapolated from the smallest size, whose intermediate results are
-    counted: they grow with the product of the dynamic dimensions for most models.
-    """
-
-    def __init__(
-        self,
-        delivery: LoadedDelivery,
-        job: ReferenceJob,
-        eager: Eager,
-        float64: Float64,
-        skipped: list[str],
-    ) -> None:
-        self.asked: dict[str, str] = {}
-        self._known, self._plan, self._delivery = job.known, job.plan, delivery
-        self._eager, self._float64, self._skipped = eager, float64, skipped
-        self._signature = delivery.contract.signature
-        self._bytes_per_unit = 0.0
-        self._spent = 0.0
-
-    def inputs(self) -> Iterator[_Planned]:
-        """Give random draws, special values, what the graph asks, and the delivery's examples."""
-        cheap: list[CaseSpec] = []
-        for spec in plan_cases(self._signature, self._plan.seeds):
-            inputs = self._delivery.draw(spec)
-            needed = self._bytes(spec.sizes, inputs)
-            if needed > self._plan.max_bytes:
-                if spec.seed == 0:
-                    self._skipped.append(
-                        f"{sizes_text(spec.sizes)}: about {needed / 2**30:.1f} GiB of intermediate "
-                        f"results, more than the plan's {self._plan.max_bytes / 2**30:.1f}"
-                    )
-                continue
-            if not cheap or needed <= _CHEAP_BYTES:
-                cheap.append(spec)
-            self._spent += needed
-            yield _Planned(spec.name, inputs)
-        yield from self._special_inputs(cheap)
-        yield from self._example_inputs()
-
-    def _special_inputs(self, cheap: Sequence[CaseSpec]) -> Iterator[_Planned]:
-        if not cheap:
-            return
-        asking = _asking_size(cheap)
-        text = sizes_text(asking.sizes)
-        room = max(_LEAST_BYTES, _SHARE_OF_QUESTIONS * self._spent)
-        left_out = []
-        # The largest of the cheap sizes: it has whole vectors and a rest.
-        for spec in special_cases(self._signature, cheap[-1].sizes, EXTREMES):
-            axes = tuple(map(dynamic_axes, self._signature.inputs))
-            repeated = axes if spec.values == "repeated" else ()
-            drawn = self._delivery.draw(spec)
-            yield _Planned(spec.name, drawn, spec.values, repeated, self._undeclared(spec.values))
-        for planned, sizes in self._questions(asking):
-            room -= self._bytes(sizes, planned.inputs)
-            if room < 0:
-                left_out.append(planned.name.removeprefix(text).strip())
-            else:
-                yield planned
-        if left_out:
-            self._skipped.append(
-                f"{text} with these special values, which would take too much memory and time: "
-                + ", ".join(left_out)
-            )
-
-    def _questions(self, asking: CaseSpec) -> Iterator[tuple[_Planned, Mapping[str, int]]]:
-        """Give what is asked at one size, and of all graphs that reduce 8 bits at several."""
-        drawn = self._delivery.draw(asking)
-        questions, tracing = find_questions(self._signature.inputs, self._eager, drawn)
-        for fault in self._known:
-            # First, so that no lack of room leaves it out.
-            one = ask_for(fault, self._signature.inputs, drawn, tracing)
-            if one is not None:
-                planned = _as_planned(one, asking)
-                self.asked[fault.name] = planned.name
-                yield planned, asking.sizes
-        for spec in special_cases(self._signature, asking.sizes, PARTS):
-            planned = _Planned(
-                spec.name, self._delivery.draw(spec), spec.values,
-                undeclared=self._undeclared(spec.values),
-            )  # fmt: skip
-            yield planned, spec.sizes
-        for one in questions:
-            yield _as_planned(one, asking), asking.sizes
-        for spec in eight_bit_cases(self._signature) if tracing.eight_bit_reductions else ():
-            yield _Planned(spec.name, self._delivery.draw(spec), spec.values), spec.sizes
-
-    def _undeclared(self, values: Values) -> tuple[str, ...]:
-        if values not in UNDECLARED:
-            return ()
-        return tuple(
-            spec.name for spec in self._signature.inputs
-            if spec.is_unlimited
-        )  # fmt: skip
-
-    def _example_inputs(self) -> Iterator[_Planned]:
-        signature = self._signature
-        for index, case in enumerate(self._delivery.cases):
-            shapes = zip(signature.inputs, case.inputs, strict=True)
-            sizes = signature.measure({spec.name: tuple(t.shape) for spec, t in shapes})
-            yield _Planned(f"{sizes_text(sizes)} example={index}", case.inputs)
-
-    def is_large(self, inputs: Tensors) -> bool:
-        """Tell whether two like it in float64, and eager beside them, may be too much at once."""
-        sizes = self._signature.measure_inputs(inputs)
-        return self._bytes(sizes, inputs) > self._plan.max_bytes / _AT_ONCE
-
-    def _bytes(self, sizes: Mapping[str, int], inputs: Tensors) -> float:
-        """Return what the intermediate results of these sizes take."""
-        units = math.prod(sizes.values())
-        if not self._bytes_per_unit and units:
-            self._bytes_per_unit = self._float64(inputs)[1] / units
-        return self._bytes_per_unit * units
-
-
-def _as_planned(question: Question, asking: CaseSpec) -> _Planned:
-    values: Values = "asked far" if question.undeclared else "asked"
-    if not all(bool(tensor.isfinite().all()) for tensor in question.inputs):
-        values = "asked not finite"
-    name = f"{sizes_text(asking.sizes)} {question.asks}"
-    return _Planned(name, question.inputs, values, undeclared=question.undeclared)
-
-
-def _asking_size(cheap: Sequence[CaseSpec]) -> CaseSpec:
-    """Return the smallest of some sizes at which rows may differ."""
-    for enough in (min, max):
-        for spec in cheap:
-            if enough(spec.sizes.values(), default=0) >= _ROWS:
-                return spec
-    return cheap[-1]

@@ -22,7 +22,7 @@ from handoff.tasks.compile.cross.inspect_binary import Inspection, inspect_binar
 from handoff.tasks.compile.cross.kernels import KernelChoice
 from handoff.tasks.compile.cross.pretend import pretend_gpu
 from handoff.tasks.compile.cross.retarget import Weights, retarget
-from handoff.tasks.compile.cross.toolkit import can_add_ptx, driver_stub, find_ptxas, find_toolkit
+from handoff.tasks.compile.cross.toolkit import can_add_ptx, driver_linked, find_ptxas, find_toolkit
 from handoff.tasks.compile.machine.here import SHIPPED_OPTIONS, has_march_option
 from handoff.tasks.compile.messages import KernelSource
 from handoff.tasks.compile.place import built_apart
@@ -84,9 +84,9 @@ def compile_for(
             profile,
             weights=Weights(program, retargeted),
             toolkit=toolkit,
-            libraries=driver_stub(toolkit.compiler).parent,
             assembler=Assembler(further),
         ) as kernels,
+        driver_linked(toolkit.compiler),
         interface_apart(),
     ):
         _compile(retargeted, building / PACKAGE, wanted, profile)

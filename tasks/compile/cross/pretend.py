@@ -114,14 +114,12 @@ def pretend_gpu(
     *,
     weights: Weights | None = None,
     toolkit: Toolkit | None = None,
-    libraries: Path | None = None,
     assembler: Assembler | None = None,
 ) -> Iterator[list[KernelChoice]]:
     """Answer as if this GPU were device 0 until the body ends; give the kernels it compiled.
 
-    `weights` are those of the program to compile, without which one that has any is refused;
-    `libraries` is a folder with the driver's stub to link to, and `assembler` makes the kernels'
-    machine code for further GPUs. Nothing can be run or timed
+    `weights` are those of the program to compile, without which one that has any is refused, and
+    `assembler` makes the kernels' machine code for further GPUs. Nothing can be run or timed
     meanwhile: a launch or a benchmark raises. All that was replaced is as before on leaving, also
     after an exception. It holds for the whole process, so nothing else may compile in it meanwhile.
 
@@ -135,7 +133,7 @@ def pretend_gpu(
         *_device_patches(profile),
         *_triton_patches(profile),
         *_inductor_patches(profile, weights, assembler, chosen),
-        *_build_patches(tools, libraries, assembler),
+        *_build_patches(tools, assembler),
     ]
     forget_devices()
     try:
@@ -247,8 +245,8 @@ def _inductor_patches(
     ]
 
 
-def _build_patches(tools: Toolkit, libraries: Path | None, assembler: Assembler) -> list[Patch]:
-    """Return where g++ finds CUDA's headers and the driver, and what makes fat binaries."""
+def _build_patches(tools: Toolkit, assembler: Assembler) -> list[Patch]:
+    """Return where g++ finds CUDA's headers, and what makes fat binaries."""
     extension = import_module("torch.utils.cpp_extension")
     codecache = import_module("torch._inductor.codecache")
     folders = extension.library_paths
@@ -260,8 +258,7 @@ def _build_patches(tools: Toolkit, libraries: Path | None, assembler: Assembler)
 
     def library_paths(_device: str = "cpu", *args: object, **kwargs: object) -> list[str]:
         # Asked for the CPU, since for CUDA it wants a toolkit's folder, of which nothing is linked.
-        extra = [str(libraries)] if libraries else []
-        return [*folders("cpu", *args, **kwargs), *extra]
+        return list(folders("cpu", *args, **kwargs))
 
     def command(
         ptx: str, output: str, cubin: str, _nvcc: object, _fatbinary: object, architecture: str

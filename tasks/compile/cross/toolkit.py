@@ -8,9 +8,12 @@ more of its kernels than machine code for one GPU.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
@@ -25,6 +28,7 @@ from handoff.artifacts.machine.gpu import GpuProfile
 from handoff.artifacts.recipe.fit import base_version
 from handoff.tasks.compile.cross.fatbinary import require_fatbinary
 from handoff.tasks.compile.machine.here import require_compiler
+from handoff.tasks.compile.patching import environment
 
 # Each torch whose internals `pretend` is known to fit, with the Triton that goes with it. Another
 # joins this list when the tests in tests/tasks/compile/cross pass with it, `compile` ones included.
@@ -108,13 +112,17 @@ def find_toolkit(profile: GpuProfile, *, ptx: bool = False) -> Toolkit:
     )
 
 
-def driver_stub(compiler: str) -> Path:
-    """Write what stands for the driver's library beside Inductor's own files; return it.
+@contextmanager
+def driver_linked(compiler: str) -> Iterator[None]:
+    """Let the body link what stands for the driver's library, where no toolkit's is found first.
 
-    It is there as long as those. The path goes into their names, and the same bytes come out where
-    it is the same, so that nothing of it may be drawn at random.
+    It lies beside Inductor's own files. The environment says where, because Inductor hashes its own
+    flags into the names of what it makes, which nothing of the place may reach.
     """
-    return write_driver_stub(compiler, Path(cache_dir()) / "handoff-driver")
+    stub = write_driver_stub(compiler, Path(cache_dir()) / "handoff-driver")
+    places = os.pathsep.join(filter(None, [os.environ.get("LIBRARY_PATH"), str(stub.parent)]))
+    with environment({"LIBRARY_PATH": places}):
+        yield
 
 
 def write_driver_stub(compiler: str, folder: Path) -> Path:

@@ -7,7 +7,6 @@ the tests with the marker `cuda` are its proof, where there is one.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,13 +18,12 @@ from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.recipe.target import CudaTarget
 from handoff.tasks.compile.cross.build import GpuPackage
 from handoff.tasks.compile.cross.inspect_binary import inspect_binary
-from handoff.tasks.compile.cross.toolkit import driver_stub
+from handoff.tasks.compile.cross.toolkit import driver_linked
 from handoff.tasks.compile.machine.here import (
     SHIPPED_OPTIONS,
     has_march_option,
     require_compiler,
 )
-from handoff.tasks.compile.patching import environment
 
 # With its number: an assertion of a tensor's device tells `cuda` from `cuda:0`.
 DEVICE = "cuda:0"
@@ -51,11 +49,8 @@ def compile_natively(
     where the kernels in the written bytes are for another GPU.
     """
     moved = move_to_device_pass(program, DEVICE)
-    stub = driver_stub(require_compiler())
     march = {"cpp.march": target.march} if has_march_option() else {}
-    # What stands for the driver's library is linked where no toolkit's is found before it.
-    places = os.pathsep.join(filter(None, [os.environ.get("LIBRARY_PATH"), str(stub.parent)]))
-    with torch.no_grad(), environment({"LIBRARY_PATH": places}):
+    with torch.no_grad(), driver_linked(require_compiler()):
         torch._inductor.aoti_compile_and_package(
             moved,
             package_path=str(package),

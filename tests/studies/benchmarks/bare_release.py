@@ -17,7 +17,7 @@ import torch
 
 from examples.resnet18 import build
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.tasks.verify.plan import draw_inputs, plan_cases
+from handoff.tasks.verify.inputs.plan import draw_inputs, plan_cases
 
 _MAX_BATCH = 100  # a release leaves out sizes beyond it, too
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from handoff.artifacts.recipe.target import host_cpu_flags
+from tests.processors import needs_int8
 from tests.studies.benchmarks.served.__main__ import tell, unknown_among
 from tests.studies.benchmarks.served.build import PRECISIONS, brought_along, recipe_of, target_of
 from tests.studies.benchmarks.served.competitors import COMPETITORS, RIVALS
@@ -136,7 +137,7 @@ def test_lower_precision_is_built_for_the_best_level_that_this_processor_has() -
         assert target.cpu_flags <= host_cpu_flags()
 
 
-@pytest.mark.skipif(not host_cpu_flags() & {"avx_vnni", "avx512_vnni"}, reason="no VNNI here")
+@needs_int8
 def test_int8_is_built_for_a_level_that_computes_in_it() -> None:
     assert target_of("int8").computes_int8
     assert not target_of("float32").computes_int8

@@ -7,23 +7,28 @@ from pathlib import Path
 import torch
 from torch.export import ExportedProgram
 
-from handoff.artifacts.recipe.target import native_cpu_target
+from handoff.artifacts.recipe.target import CpuTarget, native_cpu_target
 from handoff.tasks.compile.caching.compiled_interface import interface_apart
 from handoff.tasks.compile.caching.shared_tools import headers_from
 from handoff.tasks.compile.machine.here import SHIPPED_OPTIONS, has_march_option
 from handoff.tasks.compile.machine.vector_isa import vectorised_for
-from tests.shared_tools import run_folder, share_built
+from tests.shared_tools import shared_compiler
 
 
 def compile_as_torch_does(
-    program: ExportedProgram, folder: Path, options: dict[str, object] | None = None
+    program: ExportedProgram,
+    folder: Path,
+    options: dict[str, object] | None = None,
+    *,
+    target: CpuTarget | None = None,
 ) -> Path:
-    """Write `model.pt2` of `program` to the folder, and return it.
+    """Write `model.pt2` of `program` to the folder, which may not be there yet, and return it.
 
-    With the options of a release, since precompiled headers go by them.
+    For this machine where no target is given. With the options of a release, since precompiled
+    headers go by them.
     """
-    target, shared = native_cpu_target(), run_folder() / "compiler"
-    share_built(folder / "builds")
+    target, shared = target or native_cpu_target(), shared_compiler()
+    folder.mkdir(parents=True, exist_ok=True)
     chosen = {**SHIPPED_OPTIONS, **(options or {})}
     if has_march_option():
         chosen["cpp.march"] = target.march

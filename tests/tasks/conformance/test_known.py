@@ -6,16 +6,26 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 from torch import nn
 
 from handoff.artifacts.conformance.table import Row
+from handoff.artifacts.recipe.target import CpuTarget, Isa, native_cpu_target
 from handoff.tasks.conformance.known import finding_of, known_faults
 from handoff.tasks.conformance.looking_up import calls_of
 from handoff.tasks.conformance.script import repeating_script
-from tests.artifacts.conformance.conformance_samples import ADD, AMAX, right_add, table, wrong_amax
+from tests.artifacts.conformance.conformance_samples import (
+    ADD,
+    AMAX,
+    right_add,
+    table,
+    toolchain,
+    wrong_amax,
+)
+from tests.processors import LEVELS
 
 
 class Largest(nn.Module):
@@ -86,14 +96,30 @@ def test_of_what_no_input_was_kept_there_is_no_script() -> None:
     assert repeating_script(table(), right_add()) == ""
 
 
-@pytest.mark.compile
-def test_the_script_repeats_it_with_torch_alone(tmp_path: Path) -> None:
-    script = tmp_path / "repeat.py"
-    script.write_text(repeating_script(table(), wrong_amax(rows=3)), encoding="utf-8")
-    run = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False,
+def repeat(target: CpuTarget, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the script of a wrong maximum for a target."""
+    script = folder / "repeat.py"
+    of = replace(table(), toolchain=toolchain(target=target.slug))
+    script.write_text(repeating_script(of, wrong_amax(rows=3)), encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, script], cwd=folder, capture_output=True, text=True, check=False,
         timeout=300, env={"PATH": "/usr/bin:/bin"},
     )  # fmt: skip
+
+
+@pytest.mark.compile
+def test_the_script_repeats_it_with_torch_alone(tmp_path: Path) -> None:
+    run = repeat(native_cpu_target(), tmp_path)
     assert run.returncode == 0, run.stderr
     assert "result 0:" in run.stdout
     assert "DIFFERENT" in run.stdout
+
+
+def test_the_script_tells_a_processor_without_its_level_that_it_lacks_it(tmp_path: Path) -> None:
+    beyond = [level for level in map(CpuTarget, get_args(Isa)) if level not in LEVELS]
+    if not beyond:
+        pytest.skip("this processor has every level")
+    run = repeat(beyond[0], tmp_path)
+    assert run.returncode == 1
+    assert not run.stdout
+    assert f"expected a processor for {beyond[0].slug}, got one without" in run.stderr

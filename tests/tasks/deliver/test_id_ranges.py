@@ -18,7 +18,7 @@ from handoff.tasks.deliver.messages import DeliverResult
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.inspect.step import run as judge
-from handoff.tasks.verify.plan import draw_inputs, plan_cases, special_cases
+from handoff.tasks.verify.inputs.plan import draw_inputs, plan_cases, special_cases
 from tests.tasks.built_release import release_of_delivery
 
 LEAST, MOST = -(2**63), 2**63 - 1

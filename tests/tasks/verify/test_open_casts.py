@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from handoff.tasks.verify.reference import OpenCasts
+from handoff.tasks.verify.open_casts import OpenCasts
 
 Model = Callable[[torch.Tensor], torch.Tensor]
 

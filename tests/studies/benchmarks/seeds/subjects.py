@@ -15,7 +15,7 @@ from examples import resnet18, user_model
 from handoff.tasks.deliver.capture.calls import describe_call
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
-from handoff.tasks.verify.plan import CaseSpec
+from handoff.tasks.verify.inputs.plan import CaseSpec
 from tests.studies.benchmarks.seeds.asked import DTYPES, Making, Playing
 from tests.studies.benchmarks.served.competitors import Flat, Tensors
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from handoff.tasks.compile.caching.compiled_interface import interface_apart
 from handoff.tasks.compile.reading.cpp_source import atomic_sums_in, find_atomic_sums
+from tests.tasks.compile.as_torch_does import compile_as_torch_does
 from tests.tasks.compile.generated import generate
 
 pytestmark = pytest.mark.compile
@@ -55,12 +55,8 @@ def test_code_that_adds_atomically_is_found(tmp_path: Path) -> None:
             lambda out, ids, x: nn.functional.fold(x[:240].reshape(1, 240, 16), (7, 7), (4, 4)),
         ),
     ]
-    program, package = _program([function for _, function in functions]), tmp_path / "model.pt2"
-    with interface_apart():
-        torch._inductor.aoti_compile_and_package(
-            program, package_path=str(package), inductor_configs={"cpp.dynamic_threads": True}
-        )
-    found = find_atomic_sums(package)
+    program = _program([function for _, function in functions])
+    found = find_atomic_sums(compile_as_torch_does(program, tmp_path / "package"))
     # Each in another kernel, of which none is told twice.
     assert len(found) == len(functions)
     for name, _ in functions:

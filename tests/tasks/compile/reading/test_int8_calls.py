@@ -11,12 +11,12 @@ from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.recipe.target import TARGETS
-from handoff.tasks.compile.caching.compiled_interface import interface_apart
 from handoff.tasks.compile.int8_sums import lower_int8_sums
 from handoff.tasks.compile.packages import extract_library
 from handoff.tasks.compile.reading.cpp_source import require_int8, require_int8_level
 from handoff.tasks.optimize.passes.base import Calibration, apply_pass
 from handoff.tasks.optimize.passes.quantize_int8 import QuantizeInt8
+from tests.tasks.compile.as_torch_does import compile_as_torch_does
 from tests.tasks.optimize.passes.exporting import count, export
 
 X = torch.randn(6, 4, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -67,14 +67,11 @@ def packages(
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 3))
     programs = {"float32": export(plain, X), "int8": quantized}
+    made = {}
     for name, program in programs.items():
-        with torch.no_grad(), interface_apart():
-            torch._inductor.aoti_compile_and_package(
-                program, package_path=str(folder / f"{name}.pt2"),
-                inductor_configs={"freezing": True},
-            )  # fmt: skip
-        extract_library(folder / f"{name}.pt2", folder / f"{name}.so")
-    return {name: folder / f"{name}.pt2" for name in programs}
+        made[name] = compile_as_torch_does(program, folder / name, {"freezing": True})
+        extract_library(made[name], made[name].with_suffix(".so"))
+    return made
 
 
 @pytest.mark.compile

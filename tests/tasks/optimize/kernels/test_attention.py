@@ -10,13 +10,11 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from handoff.artifacts.recipe.target import CpuTarget, Isa, host_cpu_flags
-from handoff.tasks.compile.caching.compiled_interface import interface_apart
-from handoff.tasks.compile.machine.here import has_march_option
-from handoff.tasks.compile.machine.vector_isa import vectorised_for
 from handoff.tasks.compile.packages import extract_library
 from handoff.tasks.compile.reading.instructions import find_instruction_sets
 from handoff.tasks.optimize.kernels import compiler_options
 from handoff.tasks.verify.loading import open_package
+from tests.tasks.compile.as_torch_does import compile_as_torch_does
 
 pytestmark = pytest.mark.compile
 HEADS = 3
@@ -113,18 +111,11 @@ def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         pytest.skip(f"this machine has no {isa}")
     batch, example = torch.export.Dim("batch", min=1, max=64), draw_all(6)
     folder = tmp_path_factory.mktemp("package") / isa
-    folder.mkdir()
-    with torch.no_grad(), vectorised_for(target), interface_apart():
+    with torch.no_grad():
         program = torch.export.export(
             All(is_own=True), (example,), dynamic_shapes=([({0: batch},) * 3] * len(example),)
         )
-        march = {"cpp.march": target.march} if has_march_option() else {}
-        path = torch._inductor.aoti_compile_and_package(
-            program,
-            package_path=str(folder / "model.pt2"),
-            inductor_configs=compiler_options(program) | march,
-        )
-    return Path(path)
+    return compile_as_torch_does(program, folder, compiler_options(program), target=target)
 
 
 def test_a_package_for_a_level_holds_its_instructions(package: Path, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from handoff.tasks.verify import step as verify
 from handoff.tasks.verify.loading import Tensors
 from handoff.tasks.verify.messages import ReferenceJob, VerifyJob, VerifyResult
 from handoff.tasks.verify.reference import run as run_reference
+from tests.processors import needs_int8
 from tests.tasks.verify.stand_in import compiled, let_stand
 
 INT8 = PassChoice("quantize-int8", {"activations": "static", "keep": "0"})
@@ -131,7 +132,7 @@ def agreed(*passes: PassChoice, rule: MetricRule | None = AGREED) -> Recipe:
     return Recipe(passes=passes, verify=VerifyPlan(propagation="note"), metric=rule)
 
 
-@pytest.mark.parametrize("chosen", [INT8, BFLOAT16])
+@pytest.mark.parametrize("chosen", [pytest.param(INT8, marks=needs_int8), BFLOAT16])
 def test_what_rounds_is_accepted_by_the_metric_where_a_tolerance_refuses_it(
     chosen: PassChoice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

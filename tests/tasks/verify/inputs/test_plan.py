@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
-from handoff.tasks.verify.plan import draw_inputs, eight_bit_cases, plan_cases, special_cases
-from handoff.tasks.verify.special import Values, put_in
+from handoff.tasks.verify.inputs.plan import draw_inputs, eight_bit_cases, plan_cases, special_cases
+from handoff.tasks.verify.inputs.special import Values, put_in
 
 
 def signature(**dimensions: Dimension) -> ModelSignature:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from handoff.tasks.verify.questions.tracing import Use
+from handoff.tasks.verify.inputs.questions.tracing import Use
 
 # What a question asks, in the order of the plan. `edges`, `beyond` and `large quotients` leave what
 # was drawn; the others lie where drawn numbers lie.

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from handoff.artifacts.delivery.signature import DTYPES, TensorSpec
-from handoff.tasks.verify.questions.cases import Question, find_questions
+from handoff.tasks.verify.inputs.questions.cases import Question, find_questions
 
 Model = Callable[..., object]
 

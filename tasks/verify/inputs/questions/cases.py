@@ -11,9 +11,9 @@ import torch
 
 from handoff.artifacts.conformance.table import KnownFault, PlainTensor
 from handoff.artifacts.delivery.signature import TensorSpec
-from handoff.tasks.verify.questions.placing import fill_with, place_targets
-from handoff.tasks.verify.questions.targets import Kind, Target, find_targets
-from handoff.tasks.verify.questions.tracing import Derived, Tracing, Use, trace
+from handoff.tasks.verify.inputs.questions.placing import fill_with, place_targets
+from handoff.tasks.verify.inputs.questions.targets import Kind, Target, find_targets
+from handoff.tasks.verify.inputs.questions.tracing import Derived, Tracing, Use, trace
 
 Tensors = tuple[torch.Tensor, ...]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import torch
 
 from handoff.artifacts.delivery.signature import TensorSpec
-from handoff.tasks.verify.questions.targets import Target
-from handoff.tasks.verify.questions.tracing import Derived
+from handoff.tasks.verify.inputs.questions.targets import Target
+from handoff.tasks.verify.inputs.questions.tracing import Derived
 
 _HALVINGS = 60
 # How far from what was drawn they are looked for first, in shares of the range, or of what is drawn

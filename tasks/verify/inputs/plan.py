@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from handoff.artifacts.delivery.signature import ModelSignature, TensorSpec
-from handoff.tasks.verify.special import PARTS, SPECIAL, Values, applies, put_in
+from handoff.tasks.verify.inputs.special import PARTS, SPECIAL, Values, applies, put_in
 
 # Sizes that catch what compilers get wrong: one element, one more, an odd number, and one that no
 # vector width divides and that is longer than the widest vector (16 float32 in AVX-512).

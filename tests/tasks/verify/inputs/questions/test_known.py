@@ -11,8 +11,8 @@ from handoff.artifacts.conformance.keeping import shipped_tables
 from handoff.artifacts.conformance.table import KnownFault, PlainTensor
 from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.tasks.conformance.known import known_faults
-from handoff.tasks.verify.questions.cases import Question, ask_for
-from handoff.tasks.verify.questions.tracing import trace
+from handoff.tasks.verify.inputs.questions.cases import Question, ask_for
+from handoff.tasks.verify.inputs.questions.tracing import trace
 
 Range = tuple[float, float]
 

@@ -1,0 +1,190 @@
+"""The plan carried out: the inputs of each case, in order, as far as memory and time allow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from handoff.artifacts.conformance.table import KnownFault
+from handoff.artifacts.recipe.recipe import VerifyPlan
+from handoff.tasks.intake.loading import LoadedDelivery
+from handoff.tasks.verify.inputs.plan import (
+    CaseSpec,
+    eight_bit_cases,
+    plan_cases,
+    sizes_text,
+    special_cases,
+)
+from handoff.tasks.verify.inputs.questions.cases import Question, ask_for, find_questions
+from handoff.tasks.verify.inputs.special import (
+    EXTREMES,
+    PARTS,
+    UNDECLARED,
+    Values,
+    dynamic_axes,
+)
+
+Tensors = tuple[torch.Tensor, ...]
+
+# Up to how many bytes of intermediate results a size is run on special values.
+_CHEAP_BYTES = 2**27
+# Questions are asked at the smallest size that has so many rows: they differ row by row.
+_ROWS = 7
+# In parts of what one case may take: two in float64, eager, and what is kept of them.
+_AT_ONCE = 4
+# All of the questions together may make so many times the bytes that the drawn inputs do, or so
+# many at the least.
+_SHARE_OF_QUESTIONS = 0.3
+_LEAST_BYTES = 2**28
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The inputs of a case, before anything has run."""
+
+    name: str
+    inputs: Tensors
+    values: Values = "drawn"
+    axes: tuple[tuple[int, ...], ...] = ()
+    undeclared: tuple[str, ...] = ()
+
+
+class Planner:
+    """Gives the inputs of the plan, and notes in `skipped` what is left out, and why.
+
+    `asked` has the names of the cases that ask for the `known` faults, by the faults' names.
+    What a size takes is extrapolated from the smallest size, whose intermediate results `bytes_of`
+    counts: they grow with the product of the dynamic dimensions for most models.
+    """
+
+    def __init__(
+        self,
+        delivery: LoadedDelivery,
+        plan: VerifyPlan,
+        known: Sequence[KnownFault],
+        eager: Callable[..., Any],
+        *,
+        bytes_of: Callable[[Tensors], int],
+        skipped: list[str],
+    ) -> None:
+        self.asked: dict[str, str] = {}
+        self._known, self._plan, self._delivery = known, plan, delivery
+        self._eager, self._bytes_of, self._skipped = eager, bytes_of, skipped
+        self._signature = delivery.contract.signature
+        self._bytes_per_unit = 0.0
+        self._spent = 0.0
+
+    def inputs(self) -> Iterator[Planned]:
+        """Give random draws, special values, what the graph asks, and the delivery's examples."""
+        cheap: list[CaseSpec] = []
+        for spec in plan_cases(self._signature, self._plan.seeds):
+            inputs = self._delivery.draw(spec)
+            needed = self._bytes(spec.sizes, inputs)
+            if needed > self._plan.max_bytes:
+                if spec.seed == 0:
+                    self._skipped.append(
+                        f"{sizes_text(spec.sizes)}: about {needed / 2**30:.1f} GiB of intermediate "
+                        f"results, more than the plan's {self._plan.max_bytes / 2**30:.1f}"
+                    )
+                continue
+            if not cheap or needed <= _CHEAP_BYTES:
+                cheap.append(spec)
+            self._spent += needed
+            yield Planned(spec.name, inputs)
+        yield from self._special_inputs(cheap)
+        yield from self._example_inputs()
+
+    def _special_inputs(self, cheap: Sequence[CaseSpec]) -> Iterator[Planned]:
+        if not cheap:
+            return
+        asking = _asking_size(cheap)
+        text = sizes_text(asking.sizes)
+        room = max(_LEAST_BYTES, _SHARE_OF_QUESTIONS * self._spent)
+        left_out = []
+        # The largest of the cheap sizes: it has whole vectors and a rest.
+        for spec in special_cases(self._signature, cheap[-1].sizes, EXTREMES):
+            axes = tuple(map(dynamic_axes, self._signature.inputs))
+            repeated = axes if spec.values == "repeated" else ()
+            drawn = self._delivery.draw(spec)
+            yield Planned(spec.name, drawn, spec.values, repeated, self._undeclared(spec.values))
+        for planned, sizes in self._questions(asking):
+            room -= self._bytes(sizes, planned.inputs)
+            if room < 0:
+                left_out.append(planned.name.removeprefix(text).strip())
+            else:
+                yield planned
+        if left_out:
+            self._skipped.append(
+                f"{text} with these special values, which would take too much memory and time: "
+                + ", ".join(left_out)
+            )
+
+    def _questions(self, asking: CaseSpec) -> Iterator[tuple[Planned, Mapping[str, int]]]:
+        """Give what is asked at one size, and of all graphs that reduce 8 bits at several."""
+        drawn = self._delivery.draw(asking)
+        questions, tracing = find_questions(self._signature.inputs, self._eager, drawn)
+        for fault in self._known:
+            # First, so that no lack of room leaves it out.
+            one = ask_for(fault, self._signature.inputs, drawn, tracing)
+            if one is not None:
+                planned = _as_planned(one, asking)
+                self.asked[fault.name] = planned.name
+                yield planned, asking.sizes
+        for spec in special_cases(self._signature, asking.sizes, PARTS):
+            planned = Planned(
+                spec.name, self._delivery.draw(spec), spec.values,
+                undeclared=self._undeclared(spec.values),
+            )  # fmt: skip
+            yield planned, spec.sizes
+        for one in questions:
+            yield _as_planned(one, asking), asking.sizes
+        for spec in eight_bit_cases(self._signature) if tracing.eight_bit_reductions else ():
+            yield Planned(spec.name, self._delivery.draw(spec), spec.values), spec.sizes
+
+    def _undeclared(self, values: Values) -> tuple[str, ...]:
+        if values not in UNDECLARED:
+            return ()
+        return tuple(
+            spec.name for spec in self._signature.inputs
+            if spec.is_unlimited
+        )  # fmt: skip
+
+    def _example_inputs(self) -> Iterator[Planned]:
+        signature = self._signature
+        for index, case in enumerate(self._delivery.cases):
+            shapes = zip(signature.inputs, case.inputs, strict=True)
+            sizes = signature.measure({spec.name: tuple(t.shape) for spec, t in shapes})
+            yield Planned(f"{sizes_text(sizes)} example={index}", case.inputs)
+
+    def is_large(self, inputs: Tensors) -> bool:
+        """Tell whether two like it in float64, and eager beside them, may be too much at once."""
+        sizes = self._signature.measure_inputs(inputs)
+        return self._bytes(sizes, inputs) > self._plan.max_bytes / _AT_ONCE
+
+    def _bytes(self, sizes: Mapping[str, int], inputs: Tensors) -> float:
+        """Return what the intermediate results of these sizes take."""
+        units = math.prod(sizes.values())
+        if not self._bytes_per_unit and units:
+            self._bytes_per_unit = self._bytes_of(inputs) / units
+        return self._bytes_per_unit * units
+
+
+def _as_planned(question: Question, asking: CaseSpec) -> Planned:
+    values: Values = "asked far" if question.undeclared else "asked"
+    if not all(bool(tensor.isfinite().all()) for tensor in question.inputs):
+        values = "asked not finite"
+    name = f"{sizes_text(asking.sizes)} {question.asks}"
+    return Planned(name, question.inputs, values, undeclared=question.undeclared)
+
+
+def _asking_size(cheap: Sequence[CaseSpec]) -> CaseSpec:
+    """Return the smallest of some sizes at which rows may differ."""
+    for enough in (min, max):
+        for spec in cheap:
+            if enough(spec.sizes.values(), default=0) >= _ROWS:
+                return spec
+    return cheap[-1]
