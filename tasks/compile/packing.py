@@ -1,4 +1,4 @@
-"""Packs the weights of convolutions whose batch size is dynamic.
+"""Packs the weights of convolutions whose batch size is dynamic, and not all of linear layers.
 
 oneDNN computes with weights in a layout of blocks. With freezing, Inductor rearranges them once, at
 compile time, but for a dynamic input size it leaves them as they are, so that each call does it
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import operator
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -30,7 +30,10 @@ from torch._inductor.fx_passes import mkldnn_fusion
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import has_free_symbols, statically_known_true
 
+from handoff.artifacts.recipe.target import ArmTarget, CpuTarget
 from handoff.tasks.compile.patching import moved, replaced
+
+_ATEN = torch.ops.aten
 
 # What freezing calls when it has put oneDNN's operators in, and before it folds constants.
 _HOOK = "_eliminate_duplicate_packed_nodes"
@@ -50,19 +53,92 @@ def convolutions_packed() -> Iterator[None]:
 
     Raises `EnvironmentLacking` where torch has moved what this leans on.
     """
+    with _each_before_folding(torch.ops.mkldnn._convolution_pointwise.default, _pack):
+        yield
+
+
+@contextmanager
+def linears_for(target: CpuTarget | ArmTarget) -> Iterator[None]:
+    """Let freezing leave linear layers of a dynamic size to MKL, where the target has no AVX-512.
+
+    It makes oneDNN's operators of them, whose products for AVX2 take longer than MKL's, which torch
+    calls for a layer that isn't frozen: BERT took 1.41 times as long, ConvNeXt 1.15 times (an EPYC
+    of the third generation). Raises `EnvironmentLacking` where torch has moved what this leans on.
+    """
+    if not isinstance(target, CpuTarget) or "avx512f" in target.cpu_flags:
+        yield
+        return
+    with _each_before_folding(torch.ops.mkldnn._linear_pointwise.default, _unpack):
+        yield
+
+
+@contextmanager
+def _each_before_folding(
+    operator: torch._ops.OpOverload, change: Callable[[torch.fx.Node], None]
+) -> Iterator[None]:
     original = getattr(mkldnn_fusion, _HOOK, None)
     if original is None:
         raise moved(f"torch._inductor.fx_passes.mkldnn_fusion.{_HOOK}")
 
-    def pack_first(module: torch.fx.GraphModule) -> object:
-        for node in module.graph.find_nodes(
-            op="call_function", target=torch.ops.mkldnn._convolution_pointwise.default
-        ):
-            _pack(node)
+    def change_first(module: torch.fx.GraphModule) -> object:
+        for node in module.graph.find_nodes(op="call_function", target=operator):
+            change(node)
         return original(module)
 
-    with replaced(mkldnn_fusion, _HOOK, pack_first):
+    with replaced(mkldnn_fusion, _HOOK, change_first):
         yield
+
+
+def _unpack(linear: torch.fx.Node) -> None:
+    """Put a product in the place of oneDNN's layer of float32, `[..., K]` to `[..., N]`."""
+    rows, packed, bias = linear.args[:3]
+    assert isinstance(rows, torch.fx.Node)
+    assert isinstance(packed, torch.fx.Node)
+    # Inductor calls the packet of overloads, not the only one that there is.
+    if packed.target is not torch.ops.mkldnn._reorder_linear_weight:
+        return
+    turned = packed.args[0]
+    assert isinstance(turned, torch.fx.Node)
+    assert turned.target is _ATEN.permute.default
+    weight = turned.args[0]
+    assert isinstance(weight, torch.fx.Node)
+    if weight.meta["val"].dtype is not torch.float32:
+        return
+    given, made = rows.meta["val"], linear.meta["val"]
+    graph = linear.graph
+    with graph.inserting_before(linear):
+        # Inductor has taken away the views that an exported layer has around its product.
+        flat = _reshaped(rows, [-1, given.shape[-1]]) if given.dim() > 2 else rows
+        product = (
+            graph.call_function(_ATEN.mm.default, (flat, weight))
+            if bias is None
+            else graph.call_function(_ATEN.addmm.default, (bias, flat, weight))
+        )
+        product.meta["val"] = made.reshape(-1, made.shape[-1])
+        if given.dim() > 2:
+            sizes = [_size_of(rows, axis) for axis in range(given.dim() - 1)]
+            product = _reshaped(product, [*sizes, made.shape[-1]])
+    product.meta.update(linear.meta)
+    linear.replace_all_uses_with(product)
+    for node in (linear, packed, turned):
+        if not node.users:
+            graph.erase_node(node)
+
+
+def _reshaped(node: torch.fx.Node, sizes: list[int | torch.fx.Node]) -> torch.fx.Node:
+    made = node.graph.call_function(_ATEN.reshape.default, (node, sizes))
+    known = [one.meta["val"] if isinstance(one, torch.fx.Node) else one for one in sizes]
+    made.meta["val"] = node.meta["val"].reshape(known)
+    return made
+
+
+def _size_of(node: torch.fx.Node, axis: int) -> int | torch.fx.Node:
+    size = node.meta["val"].shape[axis]
+    if not isinstance(size, torch.SymInt):
+        return int(size)
+    asked = node.graph.call_function(_ATEN.sym_size.int, (node, axis))
+    asked.meta["val"] = size
+    return asked
 
 
 def _pack(convolution: torch.fx.Node) -> None:

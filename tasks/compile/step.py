@@ -68,7 +68,7 @@ from handoff.tasks.compile.messages import (
     Reused,
 )
 from handoff.tasks.compile.packages import extract_kernels, extract_library, write_package
-from handoff.tasks.compile.packing import convolutions_packed
+from handoff.tasks.compile.packing import convolutions_packed, linears_for
 from handoff.tasks.compile.patching import replaced
 from handoff.tasks.compile.place import built_apart, private_place
 from handoff.tasks.compile.reading.cpp_source import (
@@ -280,7 +280,8 @@ def compile_package(
         # Inductor leaves freezing out, without a word, where gradients are enabled.
         with (
             torch.no_grad(), checked_inputs(program) as assumed,
-            _level(job), weights_kept_apart(), convolutions_packed(), interface_apart(),
+            _level(job), weights_kept_apart(), convolutions_packed(), linears_for(job.target),
+            interface_apart(),
             compiled_in_parts(program), tiles_asked_for(job.target), weights_named(),
             sources_read(),
         ):  # fmt: skip

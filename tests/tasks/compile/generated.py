@@ -9,9 +9,10 @@ import torch._inductor.compile_fx
 from torch._inductor.codecache import AotCodeCompiler
 from torch.export import ExportedProgram
 
+from handoff.artifacts.recipe.target import CpuTarget, native_cpu_target
 from handoff.tasks.compile.input_checks import checked_inputs
 from handoff.tasks.compile.machine.here import SHIPPED_OPTIONS
-from handoff.tasks.compile.packing import convolutions_packed
+from handoff.tasks.compile.packing import convolutions_packed, linears_for
 from handoff.tasks.compile.patching import replaced
 from handoff.tasks.compile.reading.source_words import weights_named
 from handoff.tasks.compile.weights import KEEPING_OPTIONS, weights_kept_apart
@@ -22,8 +23,11 @@ class _Written(Exception):
     """What was wanted has been written; nothing needs to be compiled."""
 
 
-def generate(program: ExportedProgram, **chosen: object) -> tuple[str, str]:
-    """Return the wrapper and the kernels that are written of `program` for the CPU."""
+def generate(
+    program: ExportedProgram, *, target: CpuTarget | None = None, **chosen: object
+) -> tuple[str, str]:
+    """Return the wrapper and the kernels that are written of `program`, for this CPU or another."""
+    target = target or native_cpu_target()
     found: list[tuple[str, str]] = []
 
     def keep(_graph: object, wrapper: str, kernels: str, *_args: Any, **_kwargs: Any) -> None:
@@ -33,7 +37,8 @@ def generate(program: ExportedProgram, **chosen: object) -> tuple[str, str]:
     options = {**KEEPING_OPTIONS, **SHIPPED_OPTIONS, **chosen, **compiler_options(program)}
     with (
         torch.no_grad(), checked_inputs(program), weights_kept_apart(), weights_named(),
-        convolutions_packed(), replaced(AotCodeCompiler, "compile", staticmethod(keep)),
+        convolutions_packed(), linears_for(target),
+        replaced(AotCodeCompiler, "compile", staticmethod(keep)),
     ):  # fmt: skip
         try:
             torch._inductor.aoti_compile_and_package(program, inductor_configs=options)

@@ -17,10 +17,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from handoff.artifacts.recipe.target import host_cpu_flags
+from handoff.artifacts.recipe.target import CpuTarget, Isa, host_cpu_flags
 from handoff.tasks.compile.packages import extract_library
-from handoff.tasks.compile.packing import block_of, convolutions_packed
+from handoff.tasks.compile.packing import block_of, convolutions_packed, linears_for
 from tests.tasks.compile.as_torch_does import compile_as_torch_does
+from tests.tasks.compile.generated import generate
 from tests.tasks.optimize.passes.exporting import export
 
 pytestmark = pytest.mark.compile
@@ -168,6 +169,40 @@ def test_where_threads_have_enough_to_do_no_call_rearranges_any_weights(told: To
     assert lines[2] == []
     # Sixteen threads want smaller blocks of one image, for which there is compiled code.
     assert any(",jit:" in line for line in lines[16])
+
+
+class Perceptron(nn.Module):
+    """Linear layers of rows and of sequences, with and without a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(33, 16), nn.Linear(16, 8, bias=False)
+        self.last = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.second(nn.functional.gelu(self.first(x))).mean((1, 2))
+        return self.last(rows)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("isa", "is_onednn"), [("avx2", False), ("avx512", True)])
+def test_linear_layers_are_mkls_where_there_is_no_avx512(isa: Isa, *, is_onednn: bool) -> None:
+    program = export(Perceptron(), torch.randn(6, 3, 5, 33))
+    wrapper, _ = generate(program, target=CpuTarget(isa), freezing=True)
+    assert ("_linear_pointwise(" in wrapper) == is_onednn
+    assert (wrapper.count("aoti_torch_cpu_addmm_out(") == 2) == (not is_onednn)
+    assert ("aoti_torch_cpu_mm_out(" in wrapper) == (not is_onednn)
+
+
+def test_what_mkl_computes_of_a_frozen_package_is_what_eager_does(tmp_path: Path) -> None:
+    program = export(Perceptron(), torch.randn(6, 3, 5, 33))
+    with linears_for(CpuTarget("avx2")):
+        package = compile_as_torch_does(program, tmp_path / "package", {"freezing": True})
+    loaded, eager = torch._inductor.aoti_load_package(str(package)), Perceptron().eval()
+    for batch in (1, 2, 6, 64):
+        x = torch.randn(batch, 3, 5, 33)
+        with torch.no_grad():
+            torch.testing.assert_close(loaded(x), eager(x), rtol=1e-5, atol=1e-6)
 
 
 class Layout(ctypes.Structure):
