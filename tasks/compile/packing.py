@@ -61,9 +61,10 @@ def convolutions_packed() -> Iterator[None]:
 def linears_for(target: CpuTarget | ArmTarget) -> Iterator[None]:
     """Let freezing leave linear layers of a dynamic size to MKL, where the target has no AVX-512.
 
-    It makes oneDNN's operators of them, whose products for AVX2 take longer than MKL's, which torch
-    calls for a layer that isn't frozen: BERT took 1.41 times as long, ConvNeXt 1.15 times (an EPYC
-    of the third generation). Raises `EnvironmentLacking` where torch has moved what this leans on.
+    It makes oneDNN's operators of them, while torch calls MKL for a layer that isn't frozen. On an
+    EPYC with AVX2 alone, BERT took 1.41 times as long with them and ConvNeXt 1.15 times, though the
+    same products alone take oneDNN less (docs/performance.md). Raises `EnvironmentLacking` where
+    torch has moved what this leans on.
     """
     if not isinstance(target, CpuTarget) or "avx512f" in target.cpu_flags:
         yield

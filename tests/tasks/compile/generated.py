@@ -24,7 +24,10 @@ class _Written(Exception):
 
 
 def generate(
-    program: ExportedProgram, *, target: CpuTarget | None = None, **chosen: object
+    program: ExportedProgram,
+    options: dict[str, object] | None = None,
+    *,
+    target: CpuTarget | None = None,
 ) -> tuple[str, str]:
     """Return the wrapper and the kernels that are written of `program`, for this CPU or another."""
     target = target or native_cpu_target()
@@ -34,14 +37,16 @@ def generate(
         found.append((wrapper, kernels))
         raise _Written
 
-    options = {**KEEPING_OPTIONS, **SHIPPED_OPTIONS, **chosen, **compiler_options(program)}
+    chosen = {
+        **KEEPING_OPTIONS, **SHIPPED_OPTIONS, **(options or {}), **compiler_options(program)
+    }  # fmt: skip
     with (
         torch.no_grad(), checked_inputs(program), weights_kept_apart(), weights_named(),
         convolutions_packed(), linears_for(target),
         replaced(AotCodeCompiler, "compile", staticmethod(keep)),
     ):  # fmt: skip
         try:
-            torch._inductor.aoti_compile_and_package(program, inductor_configs=options)
+            torch._inductor.aoti_compile_and_package(program, inductor_configs=chosen)
         except Exception:
             if not found:
                 raise

@@ -188,7 +188,7 @@ class Perceptron(nn.Module):
 @pytest.mark.parametrize(("isa", "is_onednn"), [("avx2", False), ("avx512", True)])
 def test_linear_layers_are_mkls_where_there_is_no_avx512(isa: Isa, *, is_onednn: bool) -> None:
     program = export(Perceptron(), torch.randn(6, 3, 5, 33))
-    wrapper, _ = generate(program, target=CpuTarget(isa), freezing=True)
+    wrapper, _ = generate(program, {"freezing": True}, target=CpuTarget(isa))
     assert ("_linear_pointwise(" in wrapper) == is_onednn
     assert (wrapper.count("aoti_torch_cpu_addmm_out(") == 2) == (not is_onednn)
     assert ("aoti_torch_cpu_mm_out(" in wrapper) == (not is_onednn)

@@ -22,7 +22,7 @@ _OPTIONS: tuple[dict[str, object], ...] = ({}, {"freezing": True})
 
 
 def read_all(program: ExportedProgram, options: dict[str, object]) -> None:
-    for source in generate(program, **options):
+    for source in generate(program, options):
         assert source
         read_cpp(source)
 
