@@ -100,12 +100,14 @@ def _unpack(linear: torch.fx.Node) -> None:
         return
     turned = packed.args[0]
     assert isinstance(turned, torch.fx.Node)
-    assert turned.target is _ATEN.permute.default
+    if turned.target is not _ATEN.permute.default:
+        return
     weight = turned.args[0]
     assert isinstance(weight, torch.fx.Node)
-    if weight.meta["val"].dtype is not torch.float32:
+    given, kept, made = (node.meta.get("val") for node in (rows, weight, linear))
+    # What Inductor itself put in may lack its value; other dtypes are oneDNN's.
+    if given is None or made is None or kept is None or kept.dtype is not torch.float32:
         return
-    given, made = rows.meta["val"], linear.meta["val"]
     graph = linear.graph
     with graph.inserting_before(linear):
         # Inductor has taken away the views that an exported layer has around its product.
