@@ -24,6 +24,7 @@ from handoff.tasks.compile.messages import AssumedRange, CompileJob, CompileResu
 from handoff.tasks.compile.packages import extract_library
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.optimize.messages import OptimizeJob, OptimizeResult
+from handoff.tasks.optimize.programs import save_program
 from handoff.tasks.release.processes import Processes
 from handoff.tasks.timing.messages import BenchmarkJob
 from handoff.tasks.verify import step as verify
@@ -265,14 +266,22 @@ def test_a_package_holds_no_sources_and_no_paths_of_the_building_machine(built: 
 
 
 def test_freezing_is_not_silently_left_out(built: Built) -> None:
-    frozen = built.processes.jobs.workspace / "frozen"
-    job = CompileJob(built.optimized.program, built.target, frozen, {"freezing": True})
+    image, file = torch.randn(2, 3, 9, 9), built.optimized.program.with_name("convolution.pt2")
+    save_program(torch.export.export(torch.nn.Conv2d(3, 8, 3).eval(), (image,)), file)
+    program, frozen = built.optimized.program, built.processes.jobs.workspace / "frozen"
     process = built.processes.compiler(built.target)
-    process.run(job, limit_s=LIMIT_S)
+    for given, folder in ((program, frozen), (file, frozen.with_name("convolution"))):
+        job = CompileJob(given, built.target, folder, {"freezing": True})
+        process.run(job, limit_s=LIMIT_S)
     # Inductor leaves the option out without a word where gradients are enabled; frozen weights are
-    # packed for the kernels that use them.
-    assert "aoti_torch_cpu__linear_pointwise" in operators_called(frozen)
-    assert "aoti_torch_cpu__linear_pointwise" not in operators_called(built.folder)
+    # packed for the kernels that use them: of a convolution at every level.
+    packed = "aoti_torch_cpu_mkldnn__convolution_pointwise"
+    assert packed in operators_called(frozen.with_name("convolution"))
+    assert isinstance(built.target, CpuTarget)
+    has_avx512 = "avx512f" in built.target.cpu_flags
+    linear = "aoti_torch_cpu__linear_pointwise"
+    assert (linear in operators_called(frozen)) == has_avx512
+    assert linear not in operators_called(built.folder)
     result = verify.run(VerifyJob(frozen, built.reference.file, built.recipe))
     assert result.accepted, result.reasons
 
