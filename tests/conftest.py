@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,6 +25,18 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # What the markers of pyproject.toml cost, the dearest last.
 _COSTS = ("compile", "server", "demo")
+
+
+def pytest_configure() -> None:
+    """Let Python look for no garbage while it imports: there is none."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Let Python look for garbage, but not among what was imported, which stays to the end."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.limits import LIMIT_S
 from tests.prefect_server import free_port
 from tests.shared_tools import made_once
 
@@ -73,7 +74,7 @@ def mlflow_process(
         yield f"http://127.0.0.1:{port}"
     finally:
         server.terminate()
-        server.wait(timeout=60)
+        server.wait(timeout=LIMIT_S)
 
 
 def _wait(server: subprocess.Popen[bytes], address: str, log: Path) -> None:

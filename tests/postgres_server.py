@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.limits import LIMIT_S
 from tests.prefect_server import free_port
 
 _START_LIMIT_S = 60.0
@@ -78,7 +79,7 @@ def postgres_server(
         finally:
             # Fast: clients that are still there are cut off.
             server.send_signal(2)
-            server.wait(timeout=60)
+            server.wait(timeout=LIMIT_S)
     finally:
         shutil.rmtree(home, ignore_errors=True)
 

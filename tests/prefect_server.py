@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
+from tests.limits import LIMIT_S
 from tests.prefect_forks import TERMINATE
 from tests.shared_tools import first_process, made_once
 
@@ -123,7 +124,7 @@ def _served(home: Path, port: int = 0, settings: Mapping[str, str] | None = None
         yield address
     finally:
         server.terminate()
-        server.wait(timeout=30)
+        server.wait(timeout=LIMIT_S)
 
 
 def _started(port: int, environment: Mapping[str, str], log: Path) -> _Server:

@@ -22,6 +22,7 @@ from handoff.infra.engine.environments import STACK_MARK
 from handoff.infra.prefect.orphans import marked
 from handoff.infra.stack import postgres
 from handoff.infra.stack.place import Place
+from tests.limits import LIMIT_S
 from tests.prefect_server import free_port
 
 
@@ -44,7 +45,7 @@ class Home:
         }  # fmt: skip
         return subprocess.run(
             [self.python, "-m", "handoff", *arguments], capture_output=True, text=True,
-            check=False, timeout=400,
+            check=False, timeout=LIMIT_S,
             env={**kept, "HANDOFF_HOME": str(self.folder), **self.settings, **environment},
         )  # fmt: skip
 
@@ -123,5 +124,5 @@ def foreign_postgres(folder: Path) -> Iterator[tuple[psutil.Process, Place]]:
         yield psutil.Process(process.pid), place
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=60)
+        process.wait(timeout=LIMIT_S)
         shutil.rmtree(place.database)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.limits import LIMIT_S
 from tests.prefect_server import client_of, prefect_server
 from tests.served_stack import wait_until
 
@@ -123,4 +124,4 @@ def test_nothing_is_left_of_a_run_that_ended(
             first.send_signal(signal.SIGKILL)
         else:
             shutil.rmtree(folder)
-        assert forks.wait(timeout=30) == 0
+        assert forks.wait(timeout=LIMIT_S) == 0

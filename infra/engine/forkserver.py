@@ -20,7 +20,6 @@ import contextlib
 import ctypes
 import fcntl
 import gc
-import importlib
 import json
 import os
 import selectors
@@ -57,7 +56,7 @@ class _Server:
         """Import the layer, then do what is asked until nobody can ask any more."""
         try:
             for module in LAYERS[self._layer]:
-                importlib.import_module(f"handoff.tasks.{module}")
+                worker.import_step(module)
         except Exception:  # noqa: BLE001 - whatever it is, the processes' logs tell it
             self._failure = traceback.format_exc()
         # Nothing of it is written to when garbage is looked for, so that all share one copy.

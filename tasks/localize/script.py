@@ -206,7 +206,8 @@ def repeats(trials: Trials, script: Path) -> bool:
 
 
 def _options(job: LocalizeJob) -> dict[str, object]:
-    options = {**KEEPING_OPTIONS, **job.options}
+    # It compiles once, for which a header would be made in more time than it saves.
+    options = {"aot_inductor.precompile_headers": False, **KEEPING_OPTIONS, **job.options}
     if has_march_option():
         options["cpp.march"] = job.target.march
     return options

@@ -20,6 +20,7 @@ from handoff.tasks.optimize.extensions import digest_extension
 from tests.docs.pages import ROOT
 from tests.flows.small_delivery import FACTORY, deliver_and_release
 from tests.infra.commands.test_cli import handoff
+from tests.limits import LIMIT_S
 
 # What a phone, a laptop and a large screen are wide.
 WIDTHS = (390, 1024, 1600)
@@ -42,7 +43,7 @@ def draw(page: Path, to: Path, width: int, *, dark: bool = False) -> None:
             *(["--force-dark-mode"] if dark else []),
             f"--window-size={width},{HEIGHT}", f"--screenshot={to}", page.resolve().as_uri(),
         ],
-        check=True, capture_output=True, timeout=120,
+        check=True, capture_output=True, timeout=LIMIT_S,
     )  # fmt: skip
 
 

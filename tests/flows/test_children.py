@@ -15,6 +15,7 @@ from handoff.flows.children import Child, start_all
 from handoff.infra.engine.environments import worker_environment
 from handoff.infra.settings import read_settings
 from tests.faulty_server import FaultyServer
+from tests.limits import LIMIT_S
 from tests.prefect_server import prefect_client
 
 pytestmark = pytest.mark.server
@@ -88,7 +89,7 @@ def test_a_server_whose_database_is_away_for_a_moment_ends_no_flow(
                        "PREFECT_API_URL": f"{faulty.url}/api"}  # fmt: skip
         ended = subprocess.run(
             [sys.executable, "-c", _WAIT, str(run.id)], env={**os.environ, **environment},
-            capture_output=True, text=True, timeout=120, check=False,
+            capture_output=True, text=True, timeout=LIMIT_S, check=False,
         )  # fmt: skip
         broken = [request.fault for request in faulty.log].count("broken")
     assert ended.stdout.strip() == "Scheduled", ended.stderr

@@ -32,6 +32,7 @@ from handoff.flows import site
 from handoff.flows.handing_back import MOST_TRIES
 from handoff.flows.target import targets
 from handoff.infra.engine.budget import killed_by_others
+from tests.limits import LIMIT_S
 from tests.prefect_server import prefect_client
 
 
@@ -46,7 +47,7 @@ class Worker:
         """Deploy, and return the deployments by their names."""
         answer = subprocess.run(
             [sys.executable, "-m", "handoff", "deploy", "--json"], env=self.environment(),
-            capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert answer.returncode == 0, answer.stderr
         found: list[dict[str, str]] = json.loads(answer.stdout)["deployments"]
@@ -65,7 +66,7 @@ class Worker:
         program = subprocess.run(
             [sys.executable, "-P", "-m", "handoff.infra.prefect.flow_run"], check=False,
             env={**self.environment(), "PREFECT__FLOW_RUN_ID": str(run.id)},
-            capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         # Of another one Prefect's worker would say that it crashed.
         assert program.returncode == 0, program.stderr

@@ -13,6 +13,7 @@ import pytest
 
 from tests.flows.small_delivery import FACTORY
 from tests.infra.commands.test_cli import handoff
+from tests.limits import LIMIT_S
 from tests.shared_tools import share_built
 
 ROOT = Path(__file__).parents[2]
@@ -86,7 +87,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # In one process, as a notebook would: several releases by one embedded server.
     ended = subprocess.run(
         [sys.executable, "-c", SERVE, "steady", "better", "worse", "wrong"],
-        cwd=folder, capture_output=True, text=True, timeout=900, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False,
         env={**os.environ, "HANDOFF_HOME": str(folder), "PYTHONPATH": f"{ROOT}:{folder}"},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr

@@ -26,6 +26,7 @@ from tests.conftest import served_s3
 from tests.flows.small_delivery import deliver_and_release, released
 from tests.infra.commands.test_cli import assert_is_a_sentence, handoff
 from tests.infra.prefect.collector import Collector, collecting
+from tests.limits import LIMIT_S
 from tests.mlflow_server import asked_before
 from tests.prefect_server import prefect_server, started_before
 from tests.shared_tools import share_built
@@ -445,7 +446,7 @@ def test_a_release_sends_a_span_for_the_run_and_for_each_step(served: Served) ->
 def test_a_named_prefect_server_records_the_run_and_its_steps(served: Served) -> None:
     address = served.prefect
     steps = {"take in", "optimize", "reference", "upload", "sign and append", "catalogue"}
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + LIMIT_S
     names: set[str] = set()
     while not steps <= names and time.monotonic() < deadline:
         names = {

@@ -21,6 +21,7 @@ from handoff.infra.settings import (
     require_writable_home,
     step_memory_bytes,
 )
+from tests.limits import LIMIT_S
 
 
 @pytest.fixture(autouse=True)
@@ -261,7 +262,7 @@ replace_process([sys.executable, "-c", show], worker_environment(read_settings()
     mine = {"PREFECT_SERVER_LOGGING_LEVEL": "DEBUG", "HANDOFF_HOME": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **mine}, capture_output=True, text=True,
-        check=False, timeout=60,
+        check=False, timeout=LIMIT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     after = json.loads(done.stdout)

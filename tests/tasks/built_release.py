@@ -19,10 +19,10 @@ from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.registry import assemble, target_record
 from handoff.tasks.release.processes import Processes
 from tests.artifacts.samples import sample_key, sign_release
+from tests.limits import LIMIT_S
 from tests.shared_tools import made_once, share_built
 from tests.tasks.deliveries import write_delivery
 
-LIMIT_S = 300.0
 ITEMS = 1000
 RECIPE = Recipe(verify=VerifyPlan(seeds=1))
 

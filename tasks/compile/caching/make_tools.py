@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
@@ -41,9 +42,12 @@ def run(job: ToolsJob) -> ToolsResult:
     from handoff.tasks.probe.build import build_arm_runner, build_runner
 
     build = build_arm_runner if emulated_target(job.target.slug) else build_runner
-    program, _ = build(job.runner, job.programs)
-    with contextlib.suppress(HandoffError):
-        _compile_one(job)
+    # Each is half a minute of one compiler on one core.
+    with ThreadPoolExecutor(1) as beside:
+        building = beside.submit(build, job.runner, job.programs)
+        with contextlib.suppress(HandoffError):
+            _compile_one(job)
+        program, _ = building.result()
     for step in _IMPORTED:
         importlib.import_module(f"handoff.tasks.{step.place}")
     ready.parent.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ from handoff.artifacts.machine.gpu import MINIMUM_DRIVERS
 from handoff.artifacts.recipe import target
 from handoff.artifacts.recipe.fit import Fit
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
+from tests.limits import LIMIT_S
 
 # The `.symver` asks for a version by name, so that the file doesn't depend on the building machine.
 SOURCE = """
@@ -34,7 +35,7 @@ def build_library(folder: Path, symbol: str = "") -> Path:
     source, library = folder / "library.c", folder / "library.so"
     source.write_text(SOURCE.format(symbol=symbol) if symbol else "int one(void) { return 1; }\n")
     command = ["gcc", "-shared", "-fPIC", "-nostartfiles", str(source), "-o", str(library)]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
     return library
 
 
@@ -53,7 +54,7 @@ def test_the_newest_of_several_is_told_by_number_and_not_by_letter() -> None:
     assert spec.origin is not None
     library = Path(spec.origin).parent / "lib" / "libtorch_cpu.so"
     asked = subprocess.run(
-        ["readelf", "-V", str(library)], capture_output=True, text=True, check=True, timeout=60
+        ["readelf", "-V", str(library)], capture_output=True, text=True, check=True, timeout=LIMIT_S
     ).stdout
     versions = set(re.findall(r"Name: GLIBC_([\d.]+)", asked))
     assert len(versions) > 2

@@ -18,6 +18,7 @@ from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, PackageF
 from handoff.artifacts.release.signing import sign_statement
 from handoff.artifacts.release.statement import RELEASE_FILE, release_statement
 from tests.artifacts.samples import SampleKey, sample_key, sample_manifest, sample_target
+from tests.limits import LIMIT_S
 
 # The variable that names the file which an opened package writes its name to.
 CANARY = "HANDOFF_TEST_CANARY"
@@ -41,7 +42,7 @@ def canary_library(word: str, folder: Path) -> bytes:
     source, made = folder / f"{word}.cpp", folder / f"{word}.so"
     source.write_text(SOURCE.replace("WORD", f'"{word}"'))
     command = ["g++", "-shared", "-fPIC", "-o", str(made), str(source)]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
     return made.read_bytes()
 
 

@@ -16,6 +16,7 @@ from handoff.artifacts.mlflow.registry import Catalogue
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, TargetRecord
 from handoff.artifacts.release.statement import RELEASE_FILE, Claim, open_release
 from tests.artifacts.samples import sample_key, sign_release, write_release
+from tests.limits import LIMIT_S
 
 EVIDENCE = {
     "report.md": b"# toy: accepted\n",
@@ -131,7 +132,7 @@ class Registrars:
 
     def close(self) -> None:
         """End the process."""
-        self._process.communicate(timeout=60)
+        self._process.communicate(timeout=LIMIT_S)
 
     def _run(self, children: list[dict[str, object]]) -> list[int]:
         asked, told = self._process.stdin, self._process.stdout

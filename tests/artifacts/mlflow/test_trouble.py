@@ -17,6 +17,7 @@ from tests.artifacts.mlflow.listing import (
     list_signed,
     signed_release,
 )
+from tests.limits import LIMIT_S
 
 
 def test_a_locked_database_is_waited_for(tmp_path: Path, catalogue: Catalogue) -> None:
@@ -29,7 +30,7 @@ def test_a_locked_database_is_waited_for(tmp_path: Path, catalogue: Catalogue) -
         with pytest.raises(TimeoutError):
             listing.result(timeout=2)
         other.rollback()
-        assert listing.result(timeout=60).version == 2
+        assert listing.result(timeout=LIMIT_S).version == 2
 
 
 def test_a_database_that_stays_locked_is_told(tmp_path: Path, catalogue: Catalogue) -> None:

@@ -19,6 +19,7 @@ from handoff.artifacts.release.signing import sign_statement
 from handoff.artifacts.serve.loader import FileName
 from tests.artifacts.mlflow.canaries import BEST, OTHER, Pulled, pull_canaries, write_record
 from tests.artifacts.samples import sample_key
+from tests.limits import LIMIT_S
 
 Change = Callable[[Pulled, Path], object]
 OPENED = "opened"
@@ -68,7 +69,8 @@ def call_runner(
     examples, outputs = folder / "examples.safetensors", folder.parent / "outputs.safetensors"
     command = [program, "call", folder, examples, outputs, *options]
     return subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, check=False, timeout=120,
+        [str(part) for part in command],
+        capture_output=True, text=True, check=False, timeout=LIMIT_S,
         env={"LC_ALL": "C", "TMPDIR": str(folder.parent), **environment},
     )  # fmt: skip
 

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.limits import LIMIT_S
 from tests.tasks.follow.versions import Shelf
 from tests.tasks.registry.registering import SomeRegistry
 
 ROOT = Path(__file__).parents[3]
-LIMIT_S = 300.0
 
 
 def following(registry: SomeRegistry, folder: Path) -> dict[str, str]:

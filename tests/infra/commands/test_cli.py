@@ -17,6 +17,7 @@ from handoff.infra.commands import doctor
 from handoff.infra.commands.others import list_passes
 from handoff.infra.settings import read_settings
 from handoff.tasks.compile.cross.fatbinary import find_fatbinary
+from tests.limits import LIMIT_S
 from tests.mlflow_server import asked_before
 from tests.prefect_server import started_before
 from tests.shared_tools import share_built
@@ -48,7 +49,7 @@ def handoff(
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=LIMIT_S,
         check=False,
     )
 

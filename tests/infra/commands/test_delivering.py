@@ -19,6 +19,7 @@ from handoff.infra.commands import delivering
 from handoff.infra.commands.delivering import deliver_model
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from tests.infra.commands.test_cli import assert_is_a_sentence
+from tests.limits import LIMIT_S
 
 FACTORY = """
 import os
@@ -167,7 +168,7 @@ def test_on_a_terminal_the_name_and_what_nothing_tells_are_asked(training: Path)
     )  # fmt: skip
     # The name, and the counts with an answer that can't be read first.
     os.write(leader, b"\nmany\n0:100\n")
-    printed, _ = process.communicate(timeout=300)
+    printed, _ = process.communicate(timeout=LIMIT_S)
     asked = os.read(leader, 1 << 16).decode()
     os.close(leader)
     os.close(follower)

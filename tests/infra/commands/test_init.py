@@ -35,6 +35,7 @@ from handoff.tasks.intake.step import run as take_in
 from handoff.tasks.registry.assemble import refuse_unsound
 from tests.infra.commands.here import StepsHere, refusal, told
 from tests.infra.commands.test_cli import assert_is_a_sentence, handoff
+from tests.limits import LIMIT_S
 
 
 @pytest.fixture
@@ -234,7 +235,7 @@ def test_on_a_terminal_the_proposals_are_the_answers_to_take(tmp_path: Path) -> 
     )  # fmt: skip
     # The name, the ids with a wrong answer first, their values, the features, batch, length.
     os.write(leader, b"clicks\nint64\n\n0:99\n\n1:32\n\n")
-    printed, _ = process.communicate(timeout=120)
+    printed, _ = process.communicate(timeout=LIMIT_S)
     asked = os.read(leader, 1 << 16).decode()
     os.close(leader)
     os.close(follower)

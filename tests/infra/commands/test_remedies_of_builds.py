@@ -15,6 +15,7 @@ import pytest
 
 from tests.flows.small_delivery import FACTORY
 from tests.infra.commands.test_cli import assert_is_a_sentence, handoff
+from tests.limits import LIMIT_S
 from tests.shared_tools import share_built
 
 pytestmark = [pytest.mark.demo, pytest.mark.compile, pytest.mark.server]
@@ -34,7 +35,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def compiling(release: subprocess.Popen[str]) -> psutil.Process:
     """Wait until a compiler runs on the model's own code; return the step that runs it."""
-    deadline = time.monotonic() + 280
+    deadline = time.monotonic() + LIMIT_S
     while release.poll() is None and time.monotonic() < deadline:
         for process in psutil.Process(release.pid).children(recursive=True):
             try:
@@ -57,7 +58,7 @@ def test_a_killed_compiler_is_no_verdict_and_the_same_release_again_succeeds(hom
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     compiling(release).send_signal(signal.SIGKILL)
-    out, err = release.communicate(timeout=280)
+    out, err = release.communicate(timeout=LIMIT_S)
     told = subprocess.CompletedProcess(asked, release.returncode, out, err)
     assert_is_a_sentence(
         told, 4, "SIGKILL", "Nothing was shown to be wrong", "then release it again",

@@ -18,6 +18,7 @@ from handoff.infra.engine.landlock import landlock_version
 from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.optimize.extensions import digest_extension
 from tests.infra.engine.payloads import NEEDED, REFUSED, attempts, table
+from tests.limits import LIMIT_S
 from tests.marked import text_between_marks
 from tests.shared_tools import copy_built
 
@@ -77,7 +78,7 @@ def test_a_fork_bomb_is_ended_with_all_that_it_started_and_told(
     finally:
         process.close()
     # Hundreds of processes take a moment to end.
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + LIMIT_S
     group = process._process.pid
     assert group is not None
     while (left := _members(group)) and time.monotonic() < deadline:

@@ -26,6 +26,7 @@ from handoff.infra.engine.forking import Forked, ForkRequest, ForkServers
 from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.optimize.extensions import digest_extension
+from tests.limits import LIMIT_S
 
 # What a process finds out about itself, written to where it may write.
 LOOKING = """
@@ -304,7 +305,7 @@ def test_a_crash_has_its_signal_and_takes_along_what_it_started(
         process.run(TraceabilityJob(tmp_path), limit_s=120)
     left = int((tmp_path / "scratch" / "left").read_text())
     # It takes a moment to end.
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + LIMIT_S
     while psutil.pid_exists(left) and psutil.Process(left).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -362,7 +363,7 @@ def test_servers_and_all_they_forked_end_with_the_process_that_has_them(tmp_path
         server = forked.parent()
         assert server is not None
         owner.kill()
-    assert psutil.wait_procs([forked, server], timeout=30)[1] == []
+    assert psutil.wait_procs([forked, server], timeout=LIMIT_S)[1] == []
 
 
 def test_a_process_is_waited_for_as_long_as_is_said(shared: ForkServers, tmp_path: Path) -> None:

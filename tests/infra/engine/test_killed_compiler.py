@@ -13,6 +13,7 @@ import pytest
 
 from handoff.artifacts.errors import BlessingRefused, StepKilled
 from handoff.infra.engine.worker import _told
+from tests.limits import LIMIT_S
 
 
 def killed(compiler: str, folder: Path) -> RuntimeError:
@@ -21,7 +22,7 @@ def killed(compiler: str, folder: Path) -> RuntimeError:
     os.mkfifo(source)
     command = [compiler, "-c", str(source), "-o", str(folder / "made.o")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as driver:
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + LIMIT_S
         while not (programs := psutil.Process(driver.pid).children()):
             assert time.monotonic() < deadline
             time.sleep(0.02)

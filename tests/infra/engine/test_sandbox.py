@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from handoff.infra.engine.landlock import landlock_version
+from tests.limits import LIMIT_S
 
 with_landlock = pytest.mark.skipif(not landlock_version(), reason="this kernel has no Landlock")
 
@@ -35,7 +36,7 @@ def launch(*options: str, command: tuple[str, ...] = ()) -> subprocess.Completed
     reporting = (sys.executable, "-c", REPORT, "--", "--stores")
     return subprocess.run(
         [*SANDBOX, *options, "--", *(command or reporting)],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
 
 
@@ -53,7 +54,7 @@ def test_the_launcher_becomes_the_command_and_leaves_its_arguments_alone() -> No
         ],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=LIMIT_S)
     seen = json.loads(output)
     assert seen["pid"] == process.pid
     assert seen["arguments"] == ["--", "--set"]
@@ -184,7 +185,7 @@ def test_a_key_that_is_made_later_is_out_of_reach_too(home: Path) -> None:
     assert process.stdout.readline() == "ready\n"
     key_of(home).parent.mkdir()
     key_of(home).write_text("the key")
-    output, errors = process.communicate("\n", timeout=60)
+    output, errors = process.communicate("\n", timeout=LIMIT_S)
     assert output == ""
     assert "PermissionError" in errors
 

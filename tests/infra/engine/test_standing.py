@@ -17,6 +17,7 @@ from handoff.artifacts.isolated import isolated
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.engine.environments import with_absolute_paths
 from handoff.tasks.intake.messages import IntakeJob
+from tests.limits import LIMIT_S
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = (str(Path(sys.executable).with_name("handoff")),)
@@ -92,7 +93,8 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     home = cwd.parent / "home"
     return subprocess.run(
-        [*command, *arguments], cwd=cwd, capture_output=True, text=True, timeout=300, check=False,
+        [*command, *arguments],
+        cwd=cwd, capture_output=True, text=True, timeout=LIMIT_S, check=False,
         env={**os.environ, "HANDOFF_HOME": str(home), **environment},
     )  # fmt: skip
 
@@ -206,7 +208,8 @@ def test_a_command_reads_no_settings_of_prefect_from_the_folder(
     def settings(kind: str) -> Iterator[str]:
         ended = subprocess.run(
             [sys.executable, "-c", _TELLING, kind], cwd=planted_settings, capture_output=True,
-            text=True, timeout=120, check=True, env={**kept, "HANDOFF_HOME": str(tmp_path / "h")},
+            text=True, timeout=LIMIT_S, check=True,
+            env={**kept, "HANDOFF_HOME": str(tmp_path / "h")},
         )  # fmt: skip
         yield from ended.stdout.splitlines()
 

@@ -15,6 +15,7 @@ import pytest
 from handoff.artifacts.isolated import isolated
 from handoff.infra.engine.landlock import landlock_version
 from handoff.infra.engine.starting import started
+from tests.limits import LIMIT_S
 
 confined = pytest.mark.skipif(landlock_version() < 6, reason="this kernel can't confine as much")
 
@@ -97,7 +98,7 @@ def ask(kind: str, place: Path, *, gpu: bool = True) -> str:
         "--run", str(root), "--link", str(scratch), "--set", f"TMPDIR={scratch}", "--",
         sys.executable, "-I", "-c", asking, "asking", kind, PROGRAM, str(place / "beside"),
     )  # fmt: skip
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 

@@ -33,6 +33,7 @@ from handoff.infra.triggers.posting import Poster
 from handoff.infra.triggers.spool import Spool
 from tests.artifacts.nights import busy_night
 from tests.docs.pages import ROOT
+from tests.limits import LIMIT_S
 from tests.prefect_server import free_port
 from tests.served_stack import wait_until
 from tests.tasks.registry.registering import SomeRegistry, some_registry
@@ -286,7 +287,7 @@ def test_the_command_answers_prometheus_and_ends_when_it_is_asked_to(tmp_path: P
             assert "can't be used: expected a free port" in second.stderr
         finally:
             serving.send_signal(signal.SIGTERM)
-        assert serving.wait(timeout=30) == 0
+        assert serving.wait(timeout=LIMIT_S) == 0
     once = subprocess.run(
         [*command[:-2], "--once"], env=environment, capture_output=True, text=True, check=True
     )

@@ -17,6 +17,7 @@ from handoff.artifacts.errors import EnvironmentLacking
 from handoff.infra.prefect.absences import Absence, end_absence, read_absences, tell_absence
 from handoff.infra.prefect.pools import online_workers
 from handoff.infra.settings import Settings, read_settings
+from tests.limits import LIMIT_S
 from tests.prefect_server import prefect_client
 
 _POOL = "handoff-build"
@@ -80,7 +81,7 @@ def test_doctor_on_any_machine_says_who_left_why_and_what_to_do(
     tell_absence(settings, Absence.of(_POOL, "build-9", _LACKING))
     answer = subprocess.run(
         [sys.executable, "-m", "handoff", "doctor", "--json"], capture_output=True, text=True,
-        check=False, timeout=120, env={**os.environ, "HANDOFF_HOME": str(settings.home)},
+        check=False, timeout=LIMIT_S, env={**os.environ, "HANDOFF_HOME": str(settings.home)},
     )  # fmt: skip
     (check,) = [one for one in json.loads(answer.stdout)["checks"] if one["name"] == "workers"]
     assert check["found"].startswith("build-9 on ")

@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from handoff.flows.site import RELEASE
+from tests.limits import LIMIT_S
 from tests.prefect_server import prefect_server
 
 # Prefect looks for what is to be scheduled once a minute.
@@ -31,7 +32,7 @@ def deploy(api: str, home: Path, *arguments: str) -> subprocess.CompletedProcess
     return subprocess.run(
         [sys.executable, "-m", "handoff", "deploy", *arguments],
         env={**os.environ, "PREFECT_API_URL": api, "HANDOFF_HOME": str(home)},
-        capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 
@@ -259,7 +260,7 @@ def test_a_night_that_failed_is_told_through_the_block_that_was_named(
         client.set_flow_run_state(well.id, Completed(), force=True)
         bad = client.create_flow_run_from_deployment(nightly, name="a bad night")
         client.set_flow_run_state(bad.id, Failed(message="1 of 3 models"), force=True)
-        text = json.loads(told.get(timeout=60))["text"]
+        text = json.loads(told.get(timeout=LIMIT_S))["text"]
     assert text == "Handoff: the nightly Failed: a bad night: 1 of 3 models"
     assert told.empty()
 

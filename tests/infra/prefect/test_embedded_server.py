@@ -14,6 +14,7 @@ import pytest
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.infra.prefect.flow_calls import EmbeddedServer
 from handoff.infra.prefect.orphans import marked
+from tests.limits import LIMIT_S
 from tests.prefect_server import started_before
 
 pytestmark = pytest.mark.server
@@ -64,4 +65,4 @@ def test_a_process_that_has_imported_prefect_leaves_it_to_prefect() -> None:
         "import pathlib, prefect\nfrom handoff.infra.prefect.flow_calls import begin_server\n"
         "assert begin_server(pathlib.Path()) is None"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=LIMIT_S)

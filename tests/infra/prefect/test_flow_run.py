@@ -11,6 +11,7 @@ import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.flows import site
+from tests.limits import LIMIT_S
 
 _RUN = """
 import os, sys, time
@@ -43,7 +44,7 @@ def test_a_run_whose_worker_ended_before_it_began_does_not_begin() -> None:
         "import os; from handoff.infra.prefect.flow_run import end_with; end_with(1 + os.getppid())"
     )
     answer = subprocess.run(
-        [sys.executable, "-c", began], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", began], capture_output=True, text=True, check=False, timeout=LIMIT_S
     )
     assert answer.returncode == 1
     assert "the worker ended before its run began" in answer.stderr

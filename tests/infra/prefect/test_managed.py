@@ -25,6 +25,7 @@ from handoff.infra.servers import prefect_status
 from handoff.infra.settings import Key
 from handoff.tasks.deliver.step import deliver
 from tests import toy_models as toys
+from tests.limits import LIMIT_S
 from tests.mlflow_server import mlflow_server
 from tests.prefect_server import free_port, prefect_server
 from tests.served_stack import wait_until
@@ -74,7 +75,7 @@ class Managed:
         """Run `handoff` as their user."""
         return subprocess.run(
             [sys.executable, "-m", "handoff", *words], env=self.environment(home) | changed,
-            capture_output=True, text=True, timeout=400, check=False, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
     def environment(self, home: Path) -> dict[str, str]:

@@ -20,6 +20,7 @@ from handoff.artifacts.errors import UsageProblem
 from handoff.flows.site import BUILD_POOL, CONTROL_POOL, RELEASE
 from handoff.infra.prefect.pods import read_pod_pools
 from tests.infra.stack.stack_files import REPOSITORY, pod_templates
+from tests.limits import LIMIT_S
 from tests.prefect_server import free_port, prefect_client
 from tests.served_stack import wait_until
 
@@ -157,7 +158,7 @@ def _handoff(
             **os.environ, "PREFECT_API_URL": str(client.api_url).rstrip("/"),
             "HANDOFF_HOME": str(home), **variables,
         },
-        capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 
@@ -332,7 +333,7 @@ def test_outside_of_a_pod_one_run_is_refused(named: dict[str, str], tmp_path: Pa
     command = [sys.executable, "-m", "handoff", "worker", "--one-run"]
     environment = {**os.environ, "HANDOFF_HOME": str(tmp_path), **named}
     answer = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=60
+        command, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S
     )
     assert answer.returncode == 64
     assert "Leave --one-run out" in answer.stderr

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from handoff.artifacts.release.manifest import TargetRecord
 from tests.artifacts.recipe.generations import BOTH, for_gpus
 from tests.artifacts.samples import write_release
+from tests.limits import LIMIT_S
 
 pytestmark = pytest.mark.compile
 
@@ -42,7 +43,7 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
         folder.mkdir()
         named = [f"-DMAJOR={capability // 10}", f"-DMINOR={capability % 10}"]
         made = ["-shared", "-fPIC", str(root / "driver.c"), "-o", str(folder / "libcuda.so.1")]
-        subprocess.run(["gcc", *named, *made], check=True, capture_output=True, timeout=60)
+        subprocess.run(["gcc", *named, *made], check=True, capture_output=True, timeout=LIMIT_S)
         found[capability] = folder
     return found
 
@@ -79,7 +80,7 @@ class Machine:
         command = ["call", str(self.folder), "--unsigned", str(self.folder / "cases"), written]
         ended = subprocess.run(
             [str(self.runner), *command, "--target", target, "--file", "model.pt2"],
-            capture_output=True, text=True, check=False, timeout=120, env=environment,
+            capture_output=True, text=True, check=False, timeout=LIMIT_S, env=environment,
         )  # fmt: skip
         assert ended.returncode == 1
         return ended.stderr

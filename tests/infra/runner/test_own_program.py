@@ -17,6 +17,7 @@ from handoff.tasks.probe.build import FLAGS, include_flags, link_flags
 from tests.docs.pages import ROOT, blocks_of
 from tests.docs.running import run_blocks
 from tests.infra.test_wheel import build
+from tests.limits import LIMIT_S
 from tests.tasks.built_release import BuiltRelease
 
 RUNNER = ROOT / "infra" / "runner"
@@ -33,7 +34,7 @@ def told(*arguments: str) -> list[str]:
 def run(*command: str | Path, folder: Path) -> str:
     ended = subprocess.run(
         [str(word) for word in command],
-        cwd=folder, capture_output=True, text=True, check=False, timeout=600,
+        cwd=folder, capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
@@ -52,7 +53,7 @@ def run(*command: str | Path, folder: Path) -> str:
 def test_each_source_compiles_by_itself(source: Path) -> None:
     flags = [*FLAGS, "-O0", "-Werror", *include_flags()]
     command = ["g++", "-fsyntax-only", *flags, str(source)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert ended.returncode == 0, ended.stderr
 
 
@@ -67,7 +68,7 @@ def test_the_whole_runner_compiles_without_a_warning(mode: str, tmp_path: Path) 
     whole.write_text("".join(f'#include "{source}"\n' for source in SOURCES))
     command = ["g++", mode, *FLAGS, "-Werror", *include_flags(), str(whole)]
     ended = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=LIMIT_S
     )
     assert ended.returncode == 0, ended.stderr
 
@@ -78,7 +79,7 @@ def test_a_source_that_lacks_a_header_does_not(tmp_path: Path) -> None:
     (tmp_path / "base64.cpp").write_text(text)
     flags = [*FLAGS, f"-I{RUNNER}", *include_flags()]
     command = ["g++", "-fsyntax-only", *flags, str(tmp_path / "base64.cpp")]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert ended.returncode == 1
 
 

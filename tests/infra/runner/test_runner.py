@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from handoff.artifacts.release.manifest import MANIFEST_FILE
 from handoff.artifacts.serve.loader import load
 from handoff.tasks.probe.cases import describe_hostile
+from tests.limits import LIMIT_S
 from tests.tasks.built_release import ITEMS, BuiltRelease
 
 pytestmark = pytest.mark.compile
@@ -29,7 +30,7 @@ def run(program: Path, *arguments: str | Path) -> subprocess.CompletedProcess[st
     """Run the program; its errors are told in English."""
     return subprocess.run(
         [str(program), *map(str, arguments)], capture_output=True, text=True, check=False,
-        timeout=120, env={"LC_ALL": "C", "TMPDIR": os.environ.get("TMPDIR", "/tmp")},
+        timeout=LIMIT_S, env={"LC_ALL": "C", "TMPDIR": os.environ.get("TMPDIR", "/tmp")},
     )  # fmt: skip
 
 
@@ -314,5 +315,5 @@ def test_cmake_finds_what_the_wheel_holds(tmp_path: Path) -> None:
     source = Path(__file__).parents[3] / "infra" / "runner"
     prefix = f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}"
     command = [cmake, "-S", str(source), "-B", str(tmp_path), prefix]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert ended.returncode == 0, ended.stderr

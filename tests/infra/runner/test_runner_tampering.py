@@ -11,6 +11,7 @@ import pytest
 from tests.artifacts.mlflow.canaries import CANARY, Pulled, canary_library, pull_canaries
 from tests.artifacts.release.tampering import OPENED, TAMPERINGS, Tampering, call_runner
 from tests.artifacts.samples import sample_key
+from tests.limits import LIMIT_S
 
 pytestmark = pytest.mark.compile
 NAMED = {tampering.what: tampering for tampering in TAMPERINGS}
@@ -84,7 +85,7 @@ def test_a_file_that_is_swapped_between_check_and_load_is_not_what_is_loaded(
     (tmp_path / "swapper.cpp").write_text(SWAPPER)
     swapper = tmp_path / "swapper.so"
     command = ["g++", "-shared", "-fPIC", "-o", str(swapper), str(swapper.with_suffix(".cpp"))]
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=LIMIT_S)
     other, place = tmp_path / "other", pulled.best / file
     other.write_bytes(canary_library("swapped", built))
     ended = call(

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.infra.stack.stack_files import STACK, TOOLS, filled_in, services
+from tests.limits import LIMIT_S
 
 _START_LIMIT_S = 180.0
 VALUES = {
@@ -49,7 +50,7 @@ def run_prepare(
     script = {"/opt/stack/prepare.py": str(STACK / "prepare.py")}
     return subprocess.run(
         command_of(service, {**script, **(words or {})}), env=environment_of(service, here),
-        capture_output=True, text=True, check=False, timeout=180,
+        capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
 
 
@@ -87,4 +88,4 @@ def running(
         yield
     finally:
         server.terminate()
-        server.wait(timeout=60)
+        server.wait(timeout=LIMIT_S)

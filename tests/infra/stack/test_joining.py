@@ -21,6 +21,7 @@ from handoff.infra.prefect.stack_settings import StackSettings, read_shared, sha
 from handoff.infra.settings import read_settings
 from handoff.infra.stack import joining
 from handoff.infra.stack.joining import join, share_settings
+from tests.limits import LIMIT_S
 from tests.prefect_server import prefect_server
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
@@ -221,7 +222,7 @@ def test_the_command_joins_proves_and_works_with_nothing_set_but_the_key(
         sys.executable, "-m", "handoff", "worker", "--join", api.removesuffix("/api"),
         "--trust", id_of(stack)[:16], "--name", "joined",
     ]  # fmt: skip
-    without = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    without = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert without.returncode == 1, without.stderr
     assert "no key signs here" in " ".join(without.stderr.split()), without.stderr
     assert "HANDOFF_SIGNING_KEY" in without.stderr
@@ -232,7 +233,7 @@ def test_the_command_joins_proves_and_works_with_nothing_set_but_the_key(
             env={**os.environ, "HANDOFF_SIGNING_KEY": stack.key.uri},
         )  # fmt: skip
         try:
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + LIMIT_S
             with open_client(api, "") as client:
                 while "joined" not in online_workers(client).get(POOL, []):
                     assert time.monotonic() < deadline, log.read_text()

@@ -20,6 +20,7 @@ from handoff.flows.site import BUILD_POOL, CONTROL_POOL
 from handoff.infra.settings import read_settings
 from handoff.infra.stack import proving
 from handoff.infra.stack.proving import prove
+from tests.limits import LIMIT_S
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
 
@@ -203,7 +204,7 @@ def test_a_worker_that_lacks_something_ends_before_it_is_in_the_pool(
     monkeypatch.setenv("CXX", "no-such-compiler")
     answer = subprocess.run(
         [sys.executable, "-m", "handoff", "worker"], capture_output=True, text=True, check=False,
-        timeout=120, stdin=subprocess.DEVNULL,
+        timeout=LIMIT_S, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert answer.returncode == 1
     assert "can't work for handoff-build, and takes no job" in answer.stderr

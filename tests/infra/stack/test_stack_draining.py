@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.infra.stack.stack_files import STACK
+from tests.limits import LIMIT_S
 
 # A container has process numbers of its own; on this machine others may run flows, too.
 _CONTAINED = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
@@ -43,6 +44,6 @@ def test_draining_waits_for_the_flow_runs_of_its_container(tmp_path: Path) -> No
     (room / "flow_run.py").write_text("import time\ntime.sleep(60)\n")
     seen = subprocess.run(
         [*_CONTAINED, sys.executable, "-c", _DRAIN, str(STACK / "prepare.py")],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
     assert seen.stdout.endswith("as expected\n"), seen.stderr

@@ -21,6 +21,7 @@ import pytest
 
 from tests.infra.stack.stack_files import STACK, filled_in, services
 from tests.infra.stack.stack_processes import running
+from tests.limits import LIMIT_S
 from tests.prefect_server import free_port
 
 pytestmark = [
@@ -86,7 +87,7 @@ def caddy(folder: Path, prefect: int, mlflow: int) -> Iterator[Front]:
             command, env={**os.environ, **NAMES, **places}, stdout=log, stderr=log
         )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LIMIT_S
         while not front.authority.exists() or not _answers(front):
             assert process.poll() is None, (folder / "caddy.log").read_text()
             assert time.monotonic() < deadline, (folder / "caddy.log").read_text()

@@ -26,6 +26,7 @@ from tests.infra.stack.stack_processes import (
     running,
     status_of,
 )
+from tests.limits import LIMIT_S
 from tests.postgres_server import Postgres, postgres_programs, postgres_server
 from tests.prefect_server import free_port
 
@@ -180,7 +181,7 @@ def test_mlflow_of_compose_refuses_to_start_without_an_administrators_password(
         )
         refused = subprocess.run(
             command, env=environment_of("mlflow", here), cwd=tmp_path, capture_output=True,
-            text=True, check=False, timeout=180,
+            text=True, check=False, timeout=LIMIT_S,
         )  # fmt: skip
         assert refused.returncode != 0
         assert missing in refused.stderr
@@ -248,7 +249,7 @@ def _require_artifacts(server: str, worker: str, folder: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, **told}, cwd=folder,
-        capture_output=True, text=True, check=False, timeout=180,
+        capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
 

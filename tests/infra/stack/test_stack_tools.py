@@ -14,6 +14,7 @@ import yaml
 
 from handoff.infra.prefect.pods import read_pod_pools
 from tests.infra.stack.stack_files import MANIFESTS, NO_TOOLS, STACK, TOOLS, pod_templates
+from tests.limits import LIMIT_S
 
 pytestmark = pytest.mark.skipif(not (TOOLS / "hadolint").exists(), reason=NO_TOOLS)
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.skipif(not (TOOLS / "hadolint").exists(), reason=NO_TOO
 def _check(stack: Path, tools: Path = TOOLS) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(stack / "check.sh"), str(tools)], capture_output=True, text=True, check=False,
-        timeout=120,
+        timeout=LIMIT_S,
     )  # fmt: skip
 
 
@@ -47,7 +48,7 @@ def test_every_tool_that_is_here_is_content_with_every_file() -> None:
 def _pods_of(overlay: str) -> list[tuple[str, dict[str, Any]]]:
     """Return the specs of the pods that an overlay makes, by what makes them."""
     command = [str(TOOLS / "kubectl"), "kustomize", str(MANIFESTS / "overlays" / overlay)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT_S)
     pods = []
     for made in yaml.safe_load_all(told.stdout):
         about = made.get("template") or made.get("spec", {}).get("template")
@@ -94,7 +95,7 @@ def test_what_makes_pods_watches_the_namespace_that_it_is_told(tmp_path: Path) -
     done = subprocess.run(
         [str(TOOLS / "python"), "-c", code],
         env={"HOME": str(tmp_path), "PREFECT_HOME": str(tmp_path), name: "handoff"},
-        capture_output=True, text=True, check=True, timeout=120,
+        capture_output=True, text=True, check=True, timeout=LIMIT_S,
     )  # fmt: skip
     assert done.stdout.strip() == "{'handoff'}"
 
@@ -129,7 +130,7 @@ def test_prefects_own_worker_makes_a_job_of_a_pool_and_writes_no_login_into_it(
             "PREFECT_API_URL": "http://prefect:4200/api",
             "PREFECT_API_AUTH_STRING": "handoff:of-the-worker",
         },
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     job = json.loads(done.stdout)
@@ -147,7 +148,7 @@ def test_prefects_own_worker_makes_a_job_of_a_pool_and_writes_no_login_into_it(
     job["metadata"]["name"] = job["metadata"].pop("generateName") + "x"
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
     validate = [str(TOOLS / "kubernetes-validate"), "--strict", str(tmp_path / "job.yaml")]
-    checked = subprocess.run(validate, capture_output=True, text=True, check=False, timeout=60)
+    checked = subprocess.run(validate, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
@@ -185,7 +186,7 @@ def test_a_fault_is_found_and_named(
 def test_what_was_not_asked_is_said(tmp_path: Path) -> None:
     done = subprocess.run(
         [str(STACK / "check.sh"), str(tmp_path)], env={"PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
     assert "NOT RUN  the Dockerfiles (no hadolint here" in done.stdout
     assert "NOT RUN  compose.yaml (no docker-compose here" in done.stdout

@@ -17,6 +17,7 @@ from handoff.infra.triggers.arrival import Arrival
 from handoff.infra.triggers.posting import Posted, Poster
 from tests.infra.telling.receivers import TOKEN, Receiver, receiving
 from tests.infra.triggers.conftest import deployed_server
+from tests.limits import LIMIT_S
 from tests.prefect_server import client_of
 
 
@@ -108,7 +109,7 @@ def tell(environment: dict[str, str]) -> Tell:
     def run(*arguments: str, **changed: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "handoff", "tell", *arguments],
-            env={**environment, **changed}, capture_output=True, text=True, timeout=180,
+            env={**environment, **changed}, capture_output=True, text=True, timeout=LIMIT_S,
             check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 

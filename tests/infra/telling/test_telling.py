@@ -21,6 +21,7 @@ from handoff.infra.telling.outbox import Memory, memory_file, read_memory, write
 from handoff.infra.telling.teller import read_night, send
 from tests.infra.telling.conftest import Releases, Tell
 from tests.infra.telling.receivers import COMMIT, TOKEN, Receiver, receiving_mail
+from tests.limits import LIMIT_S
 from tests.served_stack import wait_until
 
 REFUSED = "Flow run encountered an exception: BlessingRefused: the output logits is wrong: " \
@@ -140,7 +141,7 @@ def test_it_goes_on_until_sigterm_and_is_alone(
         assert second.returncode == 1
         assert "people would be notified twice" in second.stderr
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=LIMIT_S) == 0
     finally:
         process.kill()
     assert log.read_text() == ""

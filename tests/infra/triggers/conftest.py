@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from handoff.infra.triggers.posting import Poster
+from tests.limits import LIMIT_S
 from tests.prefect_server import database_of, prefect_server, put_database
 from tests.shared_tools import made_once
 
@@ -58,7 +59,7 @@ def deploy(api: str, *more: str) -> None:
     """Apply the deployments that arrivals need to a server, and those of `more` flows."""
     environment = {**os.environ, "PREFECT_API_URL": api}
     command = [sys.executable, "-c", DEPLOY, *more]
-    subprocess.run(command, env=environment, check=True, timeout=120)
+    subprocess.run(command, env=environment, check=True, timeout=LIMIT_S)
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def handoff(prefect_api: str, tmp_path: Path) -> Handoff:
                 **os.environ, "PREFECT_API_URL": prefect_api,
                 "HANDOFF_HOME": str(tmp_path / "home"), **environment,
             },
-            capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
     return run

@@ -24,6 +24,7 @@ import psutil
 
 from tests.infra.triggers.conftest import DEPLOY
 from tests.infra.triggers.webhooks import Served, of_github, push, webhook
+from tests.limits import LIMIT_S
 from tests.prefect_server import prefect_server
 
 _SENDERS = 8
@@ -35,7 +36,9 @@ def main(seconds: float) -> None:
         folder = Path(home)
         with prefect_server(folder / "prefect") as address:
             environment = {**os.environ, "PREFECT_API_URL": address, "HANDOFF_HOME": home}
-            subprocess.run([sys.executable, "-c", DEPLOY], env=environment, check=True, timeout=120)
+            subprocess.run(
+                [sys.executable, "-c", DEPLOY], env=environment, check=True, timeout=LIMIT_S
+            )
             with webhook(folder, address) as served:
                 forged = of_github(b"{}", "x" * 32)
                 same = push(uuid.uuid4().hex + "a" * 8)

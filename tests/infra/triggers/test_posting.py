@@ -18,6 +18,7 @@ from handoff.infra.triggers.arrival import Arrival
 from handoff.infra.triggers.notify import exit_code, read_arrival, wait_for_end
 from handoff.infra.triggers.posting import Posted, Poster, open_poster
 from tests.infra.triggers.conftest import Handoff, deploy
+from tests.limits import LIMIT_S
 from tests.prefect_server import free_port, prefect_server
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -340,7 +341,7 @@ def test_notify_to_nobody_is_a_sentence_within_seconds(tmp_path: Path) -> None:
             **os.environ, "PREFECT_API_URL": "http://127.0.0.1:9/api",
             "HANDOFF_HOME": str(tmp_path),
         },
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert ended.returncode == 1
     assert ended.stderr.startswith("handoff: the Prefect server can't be reached: expected")

@@ -29,6 +29,7 @@ from handoff.infra.triggers.places import open_place
 from handoff.infra.triggers.posting import Posted, Poster
 from handoff.infra.triggers.watching import Watcher
 from tests.infra.triggers.conftest import Handoff
+from tests.limits import LIMIT_S
 from tests.prefect_server import prefect_server
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -232,17 +233,19 @@ def test_a_watcher_outlives_its_server(place: Path, tmp_path: Path) -> None:
             )  # fmt: skip
         try:
             _wait_for(lambda: "Run 'handoff deploy' once" in log.read_text(), log)
-            subprocess.run([sys.executable, "-c", DEPLOY], env=environment, check=True, timeout=120)
+            subprocess.run(
+                [sys.executable, "-c", DEPLOY], env=environment, check=True, timeout=LIMIT_S
+            )
             _wait_for(lambda: "posted toy" in log.read_text(), log)
             assert process.poll() is None
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(timeout=30)
+            process.wait(timeout=LIMIT_S)
     assert log.read_text().count("handoff deploy") == 1
 
 
 def _wait_for(condition: Callable[[], bool], log: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LIMIT_S
     while not condition():
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.2)

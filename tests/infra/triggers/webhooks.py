@@ -25,6 +25,7 @@ from handoff.infra.triggers.events import sign
 from handoff.infra.triggers.hooks import Source
 from handoff.infra.triggers.posting import Posted
 from handoff.infra.triggers.spool import Kept
+from tests.limits import LIMIT_S
 from tests.prefect_server import free_port
 
 SECRET = "0123456789abcdef" * 2
@@ -153,7 +154,7 @@ def webhook(
             stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LIMIT_S
         while True:
             try:
                 _require_up(port)
@@ -165,7 +166,7 @@ def webhook(
         yield Served(port, log, process)
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=30)
+        process.wait(timeout=LIMIT_S)
 
 
 def runs_of(client: Any, model: str) -> list[Any]:

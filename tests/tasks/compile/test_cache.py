@@ -29,11 +29,11 @@ from handoff.tasks.compile.place import private_place
 from handoff.tasks.compile.weights import WeightSlot
 from handoff.tasks.release.processes import Processes
 from handoff.tasks.verify.loading import open_package, open_shared_library
+from tests.limits import LIMIT_S
 from tests.shared_tools import share_built
 from tests.tasks.optimize.passes.exporting import export
 
 pytestmark = pytest.mark.compile
-LIMIT_S = 300.0
 TARGET = native_cpu_target()
 
 

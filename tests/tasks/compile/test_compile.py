@@ -31,13 +31,13 @@ from handoff.tasks.verify import step as verify
 from handoff.tasks.verify.loading import open_shared_library
 from handoff.tasks.verify.messages import ReferenceJob, ReferenceResult, VerifyJob
 from handoff.tasks.verify.reference import load_cases
+from tests.limits import LIMIT_S
 from tests.shared_tools import share_built
 from tests.tasks.compile.as_torch_does import compile_as_torch_does
 from tests.tasks.deliveries import write_delivery
 from tests.tasks.optimize.passes.exporting import export
 
 pytestmark = pytest.mark.compile
-LIMIT_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -365,6 +365,6 @@ def test_a_compiler_that_does_not_run_is_told_to_the_first_job_and_not_by_a_cras
     environment = {**os.environ, "CXX": "/bin/false", "ATEN_CPU_CAPABILITY": level}
     ended = subprocess.run(
         [sys.executable, "-c", _PREPARE], env=environment,
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert ended.stdout.startswith("no C++ compiler was found"), ended.stderr

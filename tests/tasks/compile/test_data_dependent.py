@@ -26,12 +26,12 @@ from handoff.tasks.optimize.passes.common_subexpressions import CommonSubexpress
 from handoff.tasks.optimize.passes.fold_constants import FoldConstants
 from handoff.tasks.release.processes import Processes
 from handoff.tasks.verify.messages import VerifyJob
+from tests.limits import LIMIT_S
 from tests.shared_tools import share_built
 from tests.tasks.optimize.optimized_net import run
 from tests.tasks.optimize.passes.exporting import apply, count
 
 _ATEN = torch.ops.aten
-LIMIT_S = 300.0
 NODES = 12
 X = torch.randn(NODES, 8, generator=torch.Generator().manual_seed(0))
 EDGES = torch.randint(NODES, (2, 40), generator=torch.Generator().manual_seed(1))

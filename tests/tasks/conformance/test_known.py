@@ -25,6 +25,7 @@ from tests.artifacts.conformance.conformance_samples import (
     toolchain,
     wrong_amax,
 )
+from tests.limits import LIMIT_S
 from tests.processors import LEVELS
 
 
@@ -103,7 +104,7 @@ def repeat(target: CpuTarget, folder: Path) -> subprocess.CompletedProcess[str]:
     script.write_text(repeating_script(of, wrong_amax(rows=3)), encoding="utf-8")
     return subprocess.run(
         [sys.executable, script], cwd=folder, capture_output=True, text=True, check=False,
-        timeout=300, env={"PATH": "/usr/bin:/bin"},
+        timeout=LIMIT_S, env={"PATH": "/usr/bin:/bin"},
     )  # fmt: skip
 
 

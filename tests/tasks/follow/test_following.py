@@ -26,6 +26,7 @@ from handoff.artifacts.stores.objects import object_key
 from handoff.tasks.follow import following
 from handoff.tasks.follow.following import FollowedModel
 from handoff.tasks.follow.serving import Serving
+from tests.limits import LIMIT_S
 from tests.tasks.built_release import BuiltRelease
 from tests.tasks.follow.versions import QUICK_TRIER, Shelf, crashing_library, shelf_of
 from tests.tasks.registry.registering import some_registry
@@ -86,7 +87,7 @@ def test_the_thread_takes_over_by_itself_and_tells(
     caplog.set_level(logging.INFO, "handoff.follow")
     with handoff.follow("toy@production", every_s=0.2, on_change=told.append) as followed:
         shelf.release(3.0)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + LIMIT_S
         while followed.serves.version == 1 and time.monotonic() < deadline:
             time.sleep(0.05)
         assert shelf.factor_of(*followed(*shelf.call)) == 3.0

@@ -42,6 +42,7 @@ from handoff.tasks.optimize.passes.base import Pass
 from handoff.tasks.verify import reference
 from handoff.tasks.verify.messages import ReferenceJob
 from handoff.tasks.verify.reference import ReferenceCase
+from tests.limits import LIMIT_S
 from tests.shared_tools import run_folder, share_built
 from tests.tasks.deliveries import write_delivery
 from tests.tasks.optimize.passes.exporting import export
@@ -153,7 +154,7 @@ def test_a_wrong_lowering_is_named_with_its_node_its_lines_and_a_script(tmp_path
         cwd="/",
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=LIMIT_S,
         check=False,
     )
     assert right.returncode == 0, right.stderr

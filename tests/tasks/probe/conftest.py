@@ -11,6 +11,7 @@ import pytest
 from handoff.tasks.probe import step as probe
 from handoff.tasks.probe.messages import ProbeJob, ProbeResult
 from handoff.tasks.release.jobs import RUNNER_SOURCE
+from tests.limits import LIMIT_S
 from tests.tasks.built_release import BuiltRelease
 from tests.tasks.probe.samples import PLANTED, QUICK, bless
 
@@ -21,7 +22,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Without libtorch, whose own address space is more than the limit that these faults meet.
     program = tmp_path_factory.mktemp("planted") / "planted"
     command = ["g++", "-std=c++17", "-O1", str(PLANTED / "main.cpp"), "-o", str(program)]
-    subprocess.run([*command, "-lpthread"], check=True, timeout=120)
+    subprocess.run([*command, "-lpthread"], check=True, timeout=LIMIT_S)
     return program
 
 

@@ -20,6 +20,7 @@ from handoff.artifacts.release.package import check_release
 from handoff.artifacts.stores.objects import object_key
 from handoff.tasks.registry import pull
 from tests.artifacts.samples import TORCH, sample_target, write_release
+from tests.limits import LIMIT_S
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
 SLUG = native_cpu_target().slug
@@ -168,7 +169,7 @@ def test_a_second_pull_into_the_folder_is_told_of_the_first_and_a_killed_one_is_
         target=_pull_slowly, args=(registry, to, begun)
     )
     first.start()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + LIMIT_S
     while not begun.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     with pytest.raises(UsageProblem, match="is being pulled into already"):

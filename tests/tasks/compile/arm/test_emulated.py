@@ -27,6 +27,7 @@ from handoff.tasks.release.processes import Processes
 from handoff.tasks.steps import PROBE
 from handoff.tasks.verify import step as verify
 from handoff.tasks.verify.messages import ReferenceResult, VerifyJob, VerifyResult
+from tests.limits import LIMIT_S
 from tests.shared_tools import share_built
 from tests.tasks.deliveries import write_delivery
 
@@ -39,7 +40,6 @@ pytestmark = [
     ),
 ]
 TARGET = ArmTarget("v8.2")
-LIMIT_S = 300.0
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from handoff.tasks.verify.interpret.kernel import KernelFailedError
 from handoff.tasks.verify.interpret.program import take_apart
 from handoff.tasks.verify.interpret.run import prepare
 from handoff.tasks.verify.interpret.step import find_wrong, operators_of
+from tests.limits import LIMIT_S
 from tests.tasks.compile.cross import models
 
 _SLUG = "cuda-sm80"
@@ -119,7 +120,7 @@ def judge(name: str = "") -> list[Row]:
     done = subprocess.run(
         [sys.executable, "-m", __spec__.name if __spec__ else __name__, name],
         env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True, text=True, check=False, timeout=900,
+        capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
