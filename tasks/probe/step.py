@@ -65,6 +65,10 @@ class _Sessions:
             wait([future])
         return future
 
+    def taken(self, begun: Future[T], run: Callable[..., T], *arguments: object) -> T:
+        """Return what is run beside; what hasn't begun there yet is run by the main session."""
+        return run(self.main, *arguments) if begun.cancel() else begun.result()
+
     @property
     def commands(self) -> tuple[str, ...]:
         """How to repeat what was run."""
@@ -140,16 +144,17 @@ def _replay(sessions: _Sessions) -> tuple[Replay, ...]:
     """
     usual = torch.get_num_threads()
     *some, most = THREADS
-    # The one that doesn't wait for a second core of its own goes beside the rest.
+    # The one that doesn't wait for a second core of its own goes beside the rest, unless what is
+    # tried there takes longer.
     single = sessions.beside(_replays, 1) if usual > 1 else None
     found = [
         *_replays(sessions.main, usual, "--threads", ",".join(map(str, some))),
         *_replays(sessions.crowded, usual, "--threads", str(most)),
         *_replays(sessions.main, usual, "--file", PACKAGE),
     ]
-    for count in other_thread_counts(usual):
-        found += single.result() if single and count == 1 else _replays(sessions.main, count)
-    return tuple(found)
+    others = [_replays(sessions.main, n) for n in other_thread_counts(usual) if n > 1]
+    alone = sessions.taken(single, _replays, 1) if single else ()
+    return (*found, *alone, *(replay for some in others for replay in some))
 
 
 def _replays(session: Session, intra_op: int, *options: str) -> tuple[Replay, ...]:
