@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "commands.h"
+#include "each.h"
 #include "json.h"
 #include "refused.h"
 
@@ -18,6 +19,7 @@ constexpr char kUsage[] =
   handoff-runner bench  RELEASE CASES            load time, calls a second, memory
   handoff-runner trial  RELEASE CASES --hostile WHAT ...   inputs that must be refused
   handoff-runner answer RELEASE                  make the calls that lines of JSON ask for
+  handoff-runner each                            run the commands that lines of JSON hold
 
 RELEASE is a folder that 'handoff pull' wrote; the files are safetensors files with tensors named
 CASE/inputs/NAME and CASE/outputs/PLACE, as the release's own examples.safetensors.
@@ -167,11 +169,10 @@ int run(const Options& options) {
   refuse_usage("there is no such command", options.command);
 }
 
-}  // namespace
-
-int main(int count, char** values) {
+int carry_out(const std::vector<std::string>& arguments) {
   try {
-    return run(parse(std::vector<std::string>(values + 1, values + count)));
+    if (arguments == std::vector<std::string>{"each"}) return handoff::each(carry_out);
+    return run(parse(arguments));
   } catch (const std::invalid_argument& error) {
     std::cerr << error.what();
     return 64;
@@ -180,4 +181,10 @@ int main(int count, char** values) {
     std::cerr << "refused: " << text.substr(0, text.find('\n')) << std::endl;
     return 1;
   }
+}
+
+}  // namespace
+
+int main(int count, char** values) {
+  return carry_out(std::vector<std::string>(values + 1, values + count));
 }

@@ -20,6 +20,7 @@ from handoff.tasks.compile.arm.emulation import emulated_target
 from handoff.tasks.probe.build import build_arm_runner, build_runner
 from handoff.tasks.probe.cases import Tried, Written, describe_hostile, try_all, write_cases
 from handoff.tasks.probe.judging import THREADS, judge_calls, judge_measures
+from handoff.tasks.probe.limited import LoadedProgram
 from handoff.tasks.probe.messages import MeasureJob, ProbeJob, ProbeResult
 from handoff.tasks.probe.session import Session, told, write_trial_release
 from handoff.tasks.verify.loading import PACKAGE
@@ -45,14 +46,18 @@ def run(job: ProbeJob) -> ProbeResult:
 class _Sessions:
     """The program's sessions: in turns, with the cases for many threads, and beside those.
 
-    Most of a short run is starting the program, by one thread. Large packages are opened once at a
-    time, and one GPU is for one process.
+    Most of a short run is one thread's. Large packages are opened once at a time, and one GPU is
+    for one process.
     """
 
     def __init__(self, job: ProbeJob, program: Path) -> None:
-        self.main = Session(job, program)
-        self.crowded = Session(job, program, "crowded.safetensors")
-        self.aside = Session(job, program)
+        # A GPU's programs are started in a way of their own, and an emulator's are the emulator.
+        is_loaded = not job.fit.gpu_capability and emulated_target(job.slug) is None
+        self._loaded = [LoadedProgram(program, job.limits) for _ in range(2 * is_loaded)]
+        usual, aside = self._loaded or (None, None)
+        self.main = Session(job, program, loaded=usual)
+        self.crowded = Session(job, program, "crowded.safetensors", loaded=usual)
+        self.aside = Session(job, program, loaded=aside)
         self._is_shared = not (
             job.fit.gpu_capability or any(is_large(file.size_bytes) for file in job.files)
         )
@@ -88,6 +93,8 @@ class _Sessions:
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
+        for loaded in self._loaded:
+            loaded.close()
 
 
 def _probe(job: ProbeJob, sessions: _Sessions, build_s: float) -> ProbeResult:

@@ -21,7 +21,9 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program that has every fault that a package can have."""
     # Without libtorch, whose own address space is more than the limit that these faults meet.
     program = tmp_path_factory.mktemp("planted") / "planted"
-    command = ["g++", "-std=c++17", "-O1", str(PLANTED / "main.cpp"), "-o", str(program)]
+    own = [str(RUNNER_SOURCE / name) for name in ("each.cpp", "json.cpp", "json_parser.cpp")]
+    sources = [str(PLANTED / "main.cpp"), *own]
+    command = ["g++", "-std=c++17", "-O1", f"-I{RUNNER_SOURCE}", *sources, "-o", str(program)]
     subprocess.run([*command, "-lpthread"], check=True, timeout=LIMIT_S)
     return program
 

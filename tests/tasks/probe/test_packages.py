@@ -25,8 +25,8 @@ from handoff.tasks.probe import cases
 from handoff.tasks.probe import step as probe
 from handoff.tasks.probe.cases import Written
 from handoff.tasks.probe.judging import THREADS
+from handoff.tasks.probe.limited import run_limited
 from handoff.tasks.probe.messages import ProbeJob, ProbeResult
-from handoff.tasks.probe.session import run_limited
 from tests.tasks.built_release import BuiltRelease
 from tests.tasks.compile.as_torch_does import compile_as_torch_does
 from tests.tasks.probe.samples import QUICK, bless

@@ -4,30 +4,40 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.release.mechanics import Limits, Outcome
 from handoff.tasks.probe.build import build_runner
 from handoff.tasks.probe.cases import Tried, try_all
-from handoff.tasks.probe.session import Ended, run_limited
+from handoff.tasks.probe.limited import Ended, LoadedProgram, run_limited
 from tests.tasks.probe.samples import PLANTED, SHORT
 
 
-def feed(program: Path, hostile: Sequence[str], limits: Limits = SHORT) -> Tried:
-    """Feed hostile inputs to a program."""
+def feed(program: Path, hostile: Sequence[str], way: str, limits: Limits = SHORT) -> Tried:
+    """Feed hostile inputs to a program that is started each time, or loaded once."""
+    loaded = LoadedProgram(program, limits)
 
     def run(some: Sequence[str]) -> Ended:
-        told = [part for name in some for part in ("--hostile", name)]
-        return run_limited(program, ["trial", *told], limits)
+        arguments = ["trial", *(part for name in some for part in ("--hostile", name))]
+        if way == "loaded":
+            return loaded.run(arguments)
+        return run_limited(program, arguments, limits)
 
-    return try_all(hostile, run)
+    with closing(loaded):
+        return try_all(hostile, run)
+
+
+both_ways = pytest.mark.parametrize("way", ["started", "loaded"])
 
 
 @pytest.mark.compile
+@both_ways
 @pytest.mark.parametrize(
     ("fault", "outcome", "told"),
     [
@@ -44,21 +54,22 @@ def feed(program: Path, hostile: Sequence[str], limits: Limits = SHORT) -> Tried
     ],
 )
 def test_every_end_has_a_name_and_the_input_that_caused_it(
-    planted: Path, fault: str, outcome: Outcome, told: str
+    planted: Path, fault: str, outcome: Outcome, told: str, way: str
 ) -> None:
     # A busy machine may take seconds to give memory, or to write a crash down.
     limits = SHORT if outcome == "hung" else replace(SHORT, answer_s=60.0)
-    found = feed(planted, ["a:fine", f"a:{fault}", "b:fine"], limits)
+    found = feed(planted, ["a:fine", f"a:{fault}", "b:fine"], way, limits)
     assert found["a:fine"][0] == "refused"
     assert found["b:fine"][0] == "refused"
     assert found[f"a:{fault}"] == (outcome, told)
 
 
 @pytest.mark.compile
+@both_ways
 def test_what_an_earlier_input_has_broken_is_not_blamed_on_the_later_one_alone(
-    planted: Path,
+    planted: Path, way: str
 ) -> None:
-    outcome, told = feed(planted, ["a:breaks", "a:meets-broken"])["a:meets-broken"]
+    outcome, told = feed(planted, ["a:breaks", "a:meets-broken"], way)["a:meets-broken"]
     assert outcome == "harmed"
     assert "alone it is refused" in told
 
@@ -70,9 +81,35 @@ def test_a_program_that_tries_nothing_has_survived_nothing(planted: Path) -> Non
 
 
 def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
-    ended = run_limited(tmp_path / "none", [], SHORT)
-    assert ended.outcome == "refused"
-    assert "not found" in ended.told or "No such file" in ended.told
+    with closing(LoadedProgram(tmp_path / "none", SHORT)) as loaded:
+        for ended in (run_limited(tmp_path / "none", [], SHORT), loaded.run([]), loaded.run([])):
+            assert ended.outcome == "refused"
+            assert "not found" in ended.told or "No such file" in ended.told
+
+
+def still_running(program: Path) -> list[psutil.Process]:
+    """Return the processes of the program that haven't ended a while after they were to."""
+    those = [p for p in psutil.process_iter(["exe"]) if p.info["exe"] == str(program)]
+    return psutil.wait_procs(those, timeout=30)[1]
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("fault", ["hang", "spin"])
+def test_what_hangs_is_ended_with_what_it_was_forked_from(planted: Path, fault: str) -> None:
+    with closing(LoadedProgram(planted, SHORT)) as loaded:
+        assert loaded.run(["trial", "--hostile", f"a:{fault}"]).outcome == "hung"
+        assert still_running(planted) == []
+        assert loaded.run(["trial", "--hostile", "a:fine"]).outcome is None
+    assert still_running(planted) == []
+
+
+@pytest.mark.compile
+def test_each_run_begins_anew_and_knows_nothing_of_the_one_before(planted: Path) -> None:
+    with closing(LoadedProgram(planted, SHORT)) as loaded:
+        first = loaded.run(["trial", "--hostile", "a:breaks"])
+        second = loaded.run(["trial", "--hostile", "a:meets-broken"])
+    assert first.outcome is second.outcome is None
+    assert [line["event"] for line in second.lines] == ["trying", "tried", "ended"]
 
 
 @pytest.mark.compile

@@ -8,6 +8,10 @@
 #include <thread>
 #include <vector>
 
+#if __has_include("each.h")
+#include "each.h"
+#endif
+
 namespace {
 
 void tell(const std::string& event, const std::string& hostile, const std::string& outcome) {
@@ -48,10 +52,7 @@ std::string meet(const std::string& hostile) {
   return fault == "taken" ? "answered" : fault == "wrong-after" ? "harmed" : "refused";
 }
 
-}  // namespace
-
-int main(int count, char** values) {
-  const std::vector<std::string> arguments(values + 1, values + count);
+int run(const std::vector<std::string>& arguments) {
   if (arguments.at(0) != "trial") raise(SIGSEGV);
   for (std::size_t place = 0; place + 1 < arguments.size(); ++place) {
     if (arguments[place] != "--hostile") continue;
@@ -62,4 +63,14 @@ int main(int count, char** values) {
     if (outcome != "refused") return 0;
   }
   return 0;
+}
+
+}  // namespace
+
+int main(int count, char** values) {
+  const std::vector<std::string> arguments(values + 1, values + count);
+#if __has_include("each.h")
+  if (arguments == std::vector<std::string>{"each"}) return handoff::each(run);
+#endif
+  return run(arguments);
 }
