@@ -26,11 +26,12 @@ pytestmark = pytest.mark.compile
 LOOSE = ("--tolerance", "float32=1e-4,1e-4")
 
 
-def run(program: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run the program; its errors are told in English."""
+def run(program: Path, *arguments: str | Path, given: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the program with that as its input; its errors are told in English."""
     return subprocess.run(
-        [str(program), *map(str, arguments)], capture_output=True, text=True, check=False,
-        timeout=LIMIT_S, env={"LC_ALL": "C", "TMPDIR": os.environ.get("TMPDIR", "/tmp")},
+        [str(program), *map(str, arguments)],
+        capture_output=True, text=True, check=False, input=given, timeout=LIMIT_S,
+        env={"LC_ALL": "C", "TMPDIR": os.environ.get("TMPDIR", "/tmp")},
     )  # fmt: skip
 
 
@@ -163,6 +164,38 @@ def test_the_package_alone_can_be_called_without_the_guard(
     _, tried = lines(run(runner, "trial", *signed(built_release), cases, *options))
     assert tried["outcome"] == "refused"
     assert "unmatched dtype" in tried["message"]
+
+
+def test_commands_that_forks_run_print_and_end_as_they_would_alone(
+    runner: Path, built_release: BuiltRelease, cases: Path
+) -> None:
+    release = signed(built_release)
+    commands: list[tuple[str | Path, ...]] = [
+        ("replay", *release, cases, "--threads", "1,2"),
+        ("trial", *release, cases, "--hostile", "missing"),
+        ("replay", built_release.folder, cases),
+        ("nothing",),
+        ("replay", *release, cases, "--intra-op", "3", *LOOSE),
+    ]
+    alone = [run(runner, *command) for command in commands]
+    assert [ended.returncode for ended in alone] == [0, 0, 1, 64, 0]
+    given = "".join(json.dumps([*map(str, command)]) + "\n" for command in commands)
+    together = run(runner, "each", given=given)
+    expected = [
+        told
+        for one in alone
+        for told in (*one.stdout.splitlines(), f'{{"event":"ended","status":{one.returncode}}}')
+    ]
+    assert [line for line in together.stdout.splitlines() if line] == expected
+    assert together.stderr == "".join(one.stderr for one in alone)
+    assert together.returncode == 0
+
+
+@pytest.mark.parametrize("given", ["replay", '{"replay": 1}', "[1]", "["])
+def test_a_line_that_holds_no_command_is_refused(runner: Path, given: str) -> None:
+    ended = run(runner, "each", given=given + "\n")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("refused: ")
 
 
 def test_a_benchmark_tells_time_and_memory(
