@@ -73,8 +73,8 @@ class LoadedProgram:
         """Do what `run_limited` does; one at a time."""
         command = [str(self._program), *arguments]
         _note(command)
-        process = self._process = self._process or self._started()
         written = os.fstat(self._errors.fileno()).st_size
+        process = self._process = self._process or self._started()
         assert process.stdin is not None
         # Where it has ended, that is read.
         with contextlib.suppress(BrokenPipeError):
