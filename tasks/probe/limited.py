@@ -103,9 +103,12 @@ class LoadedProgram:
         while select.select([process.stdout], [], [], self._limits.answer_s)[0]:
             piece = os.read(process.stdout.fileno(), 65536)
             if not piece:
-                # The program itself has ended.
+                # The program itself ends.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(self._limits.answer_s)
+                code = process.returncode
                 self._end()
-                return text, process.returncode
+                return text, code
             text += piece
             # Nothing is printed after it, before the next is asked for.
             last = text[text.rfind(b"\n", 0, -1) + 1 :]
