@@ -16,6 +16,7 @@ from handoff.artifacts.release.mechanics import Limits, Outcome
 from handoff.tasks.probe.build import build_runner
 from handoff.tasks.probe.cases import Tried, try_all
 from handoff.tasks.probe.limited import Ended, LoadedProgram, run_limited
+from tests.limits import LIMIT_S
 from tests.tasks.probe.samples import PLANTED, SHORT
 
 
@@ -90,7 +91,7 @@ def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
 def still_running(program: Path) -> list[psutil.Process]:
     """Return the processes of the program that haven't ended a while after they were to."""
     those = [p for p in psutil.process_iter(["exe"]) if p.info["exe"] == str(program)]
-    return psutil.wait_procs(those, timeout=30)[1]
+    return psutil.wait_procs(those, timeout=LIMIT_S)[1]
 
 
 @pytest.mark.compile
