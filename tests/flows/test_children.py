@@ -26,7 +26,7 @@ from prefect.client.orchestration import get_client
 from handoff.flows.children import wait_for
 with get_client(sync_client=True) as client:
     run = client.read_flow_run(uuid.UUID(sys.argv[1]))
-print(wait_for([run], 1.0)[run.id].state.name)
+print(wait_for([run], 1.0)[run.id].state.type.value)
 """
 
 
@@ -92,5 +92,5 @@ def test_a_server_whose_database_is_away_for_a_moment_ends_no_flow(
             capture_output=True, text=True, timeout=LIMIT_S, check=False,
         )  # fmt: skip
         broken = [request.fault for request in faulty.log].count("broken")
-    assert ended.stdout.strip() == "Scheduled", ended.stderr
+    assert ended.stdout.strip() == "SCHEDULED", ended.stderr
     assert broken == 2

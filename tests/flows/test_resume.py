@@ -77,7 +77,7 @@ def test_a_crashed_run_is_repeated_once_with_its_queue_its_tags_and_its_paramete
     assert (again.deployment_id, again.work_queue_name) == (server.deployment, _QUEUE)
     assert again.parameters == {"delivery": "/d", "attempt": 2}
     assert {"handoff", "handoff-resume", "model:toy", "commit:0123"} <= set(again.tags)
-    assert again.state.name == "Scheduled"
+    assert again.state.is_scheduled()
 
 
 def test_the_third_crash_is_the_last(server: Server) -> None:
