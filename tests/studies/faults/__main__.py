@@ -25,7 +25,7 @@ from tests.marked import require_marks, write_between_marks
 from tests.studies.faults.clean import FAMILIES, SEEDS, clean_table, release_clean
 from tests.studies.faults.hard import HARD, hard_table, judge_hard
 from tests.studies.faults.kinds import KINDS, judge_kinds, kinds_table
-from tests.studies.faults.reports import REPORTS, brief_table, judge_reports, reports_table
+from tests.studies.faults.reports.judging import REPORTS, brief_table, judge_reports, reports_table
 from tests.studies.faults.sizes import SIZES, find_limits, sizes_table
 
 _ALLOWED_SHARE = 0.01

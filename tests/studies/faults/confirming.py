@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from tests.studies.faults.cases import Case
 from tests.studies.faults.hard import HARD
-from tests.studies.faults.reports import REPORTS
+from tests.studies.faults.reports.judging import REPORTS
 
 
 @dataclass(frozen=True)

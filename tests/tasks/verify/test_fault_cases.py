@@ -10,7 +10,7 @@ import torch
 from tests.studies.faults.cases import Case, Judge, Report
 from tests.studies.faults.confirming import confirm
 from tests.studies.faults.hard import HARD, Hard
-from tests.studies.faults.reports import REPORTS, ReportRow
+from tests.studies.faults.reports.judging import REPORTS, ReportRow
 
 CASES: tuple[Case, ...] = (*REPORTS, *HARD)
 

@@ -12,7 +12,7 @@ from handoff.tasks.compile.reading.literals import read_cpp
 from tests.studies.faults.clean import FAMILIES
 from tests.studies.faults.hard import HARD
 from tests.studies.faults.releasing import make_module
-from tests.studies.faults.reports import REPORTS
+from tests.studies.faults.reports.judging import REPORTS
 from tests.tasks.compile.generated import generate
 
 pytestmark = [pytest.mark.long, pytest.mark.compile]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tests.studies.faults import report_models as rm
 from tests.studies.faults.cases import Report
+from tests.studies.faults.reports import models as rm
 
 
 def _uniform(low: float, high: float, *shape: int) -> Tensor:

@@ -1,22 +1,12 @@
-"""Public reports of silent wrong results that show in torch 2.15, as models that are delivered.
-
-Each is there twice where that is possible: with a declared range within which it can be served
-wrong, and so must be refused, and with one that excludes it, and so must be released.
-"""
+"""Public reports of silent wrong results that show in torch 2.15, as models that are delivered."""
 
 from __future__ import annotations
-
-import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from tests.studies.faults import report_models as rm
-from tests.studies.faults.cases import Inputs, Judge, Judged, Report
-from tests.studies.faults.neighbours import NEIGHBOURS
+from tests.studies.faults.cases import Inputs, Report
+from tests.studies.faults.reports import models as rm
 
 
 def _whole(low: int, high: int, *shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
@@ -43,7 +33,7 @@ def _bytes(low: int, high: int, dtype: torch.dtype) -> Inputs:
 
 _MULTIPLES = torch.arange(1, 25).expand(6, 24)
 
-_PUBLIC: tuple[Report, ...] = (
+PUBLIC: tuple[Report, ...] = (
     Report(
         name="min-max normalisation of bytes",
         issue=191499,
@@ -494,84 +484,3 @@ _PUBLIC: tuple[Report, ...] = (
         must="released",
     ),
 )
-
-REPORTS = (*_PUBLIC, *NEIGHBOURS)
-
-
-@dataclass(frozen=True)
-class ReportRow:
-    """A report, what happened to its delivery, and whether that is what must.
-
-    `asked` tells whether the wrong operator was looked for.
-    """
-
-    report: Report
-    judged: Judged
-    asked: bool = True
-
-    @property
-    def good(self) -> bool:
-        """Tell whether it was refused by its numbers, with the operator, or released, as it must.
-
-        A wrong one that is refused before it was compared was not seen.
-        """
-        if self.report.must == "released":
-            return not self.judged.refused
-        operator = self.judged.operator
-        named = not self.asked or (operator != "" and operator.startswith(self.report.operator))
-        return self.judged.refused and not self.judged.before and named
-
-
-def judge_reports(
-    chosen: Iterable[Report], folder: Path, *, localizes: bool = True
-) -> list[ReportRow]:
-    """Deliver and judge each; tell of each as it is known.
-
-    With `localizes`, the wrong operator of each refused one is looked for, which takes minutes.
-    """
-    judge, rows = Judge(folder, localizes=localizes), []
-    try:
-        for report in chosen:
-            row = ReportRow(report, judge.judge(report), localizes)
-            mark = "as it must" if row.good else f"NOT {report.must}"
-            told = f"{mark}: {report.name}: {row.judged.told} {row.judged.operator}"
-            print(f"{told} ({row.judged.seconds:.0f} s)", file=sys.stderr, flush=True)
-            rows.append(row)
-    finally:
-        judge.close()
-    return rows
-
-
-def reports_table(rows: Iterable[ReportRow]) -> list[str]:
-    """Return what happened to the reports, as Markdown."""
-    lines = [
-        "| pattern | report | must be | asked by | became | operator named |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        report, judged = row.report, row.judged
-        issue = str(report.issue) if report.issue else "none found"
-        became = judged.told if row.good else f"**{judged.told}**"
-        lines.append(
-            f"| {report.name} | {issue} | {report.must} | {report.question} | {became} "
-            f"| {judged.operator} |"
-        )
-    return lines
-
-
-def brief_table(rows: Iterable[ReportRow]) -> list[str]:
-    """Return for a page of the documents what happened to each pattern, and what saw it."""
-    lines = ["| report | pattern | became | seen by |", "|---|---|---|---|"]
-    for row in rows:
-        report, judged = row.report, row.judged
-        address = f"https://github.com/pytorch/pytorch/issues/{report.issue}"
-        issue = f"[{report.issue}]({address})" if report.issue else "none found"
-        if not judged.refused:
-            became = "released: right within what is declared"
-            became = became if report.must == "released" else "**released**"
-            lines.append(f"| {issue} | {report.name} | {became} | |")
-            continue
-        case = judged.result.reasons[0].partition(",")[0]
-        became = "refused" if row.good else f"**{judged.told}**"
-        lines.append(f"| {issue} | {report.name} | {became} | {report.question}: `{case}` |")
-    return lines
