@@ -33,7 +33,7 @@ STARTER = "HANDOFF_STARTER"
 _PR_SET_PDEATHSIG = 1
 # What is longer is not started: a command and the scrubbed environment are some kilobytes.
 _LONGEST = 128 << 10
-# Output, errors, and what is said of the program's end.
+# Output, what is said of the program's end, and errors.
 _DESCRIPTORS = 3
 _KILL = b"kill"
 _NOT_STARTED = 127
@@ -70,13 +70,42 @@ def started(command: Sequence[str], errors: IO[bytes]) -> Iterator[Running]:
     killed where it goes on at the end of the body.
     """
     starter = os.environ.get(STARTER)
-    running = _ask(int(starter), command, errors) if starter else _start(command, errors)
+    start = _ask_starter if starter else _start
+    with until_left(start(command, errors)) as running:
+        yield running
+
+
+@contextmanager
+def until_left(running: Running) -> Iterator[Running]:
+    """Give what runs, and kill it where it goes on at the end of the body."""
     try:
         yield running
     finally:
         running.kill()
         running.wait()
         running.output.close()
+
+
+def ask(asked: socket.socket, request: bytes, *given: int) -> Running:
+    """Ask the process behind a socket to run something in a process of its own.
+
+    The socket keeps messages apart. With the request go descriptors: where the output goes, a
+    socket for its end, and those `given`. By the socket for the end the process tells the exit
+    status, as text, and is told to kill. Raises `OSError` where there is no process any more.
+    """
+    reading, writing = os.pipe()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    running = _Asked(os.fdopen(reading, "rb"), ours)
+    try:
+        socket.send_fds(asked, [request], [writing, theirs.fileno(), *given])
+    except OSError:
+        running.output.close()
+        ours.close()
+        raise
+    finally:
+        os.close(writing)
+        theirs.close()
+    return running
 
 
 class Running(ABC):
@@ -146,18 +175,11 @@ def _start(command: Sequence[str], errors: IO[bytes]) -> Running:
     return _Child(process)
 
 
-def _ask(starter: int, command: Sequence[str], errors: IO[bytes]) -> Running:
-    reading, writing = os.pipe()
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def _ask_starter(command: Sequence[str], errors: IO[bytes]) -> Running:
     environment = {name: value for name, value in os.environ.items() if name != STARTER}
     request = json.dumps([list(command), str(Path.cwd()), environment]).encode()
-    try:
-        with socket.socket(fileno=os.dup(starter)) as asking:
-            socket.send_fds(asking, [request], [writing, errors.fileno(), theirs.fileno()])
-    finally:
-        os.close(writing)
-        theirs.close()
-    return _Asked(os.fdopen(reading, "rb"), ours)
+    with socket.socket(fileno=os.dup(int(os.environ[STARTER]))) as asking:
+        return ask(asking, request, errors.fileno())
 
 
 def _serve(asked: socket.socket, parent: int, confine: Callable[[], None]) -> None:
@@ -187,7 +209,7 @@ def _keep(
     """Let a process become the program, and tell of its end; kill it when that is asked for."""
     end_with(parent)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    output, errors, end = descriptors
+    output, end, errors = descriptors
     this = os.getpid()
     program = os.fork()
     if program == 0:

@@ -53,11 +53,13 @@ def no_garbage() -> Iterator[None]:
     Importing leaves none to speak of, and looking for it was a sixth of the time that importing
     torch and Inductor took.
     """
+    was_looking = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if was_looking:
+            gc.enable()
 
 
 def import_step(module: str) -> ModuleType:

@@ -19,7 +19,7 @@ constexpr char kUsage[] =
   handoff-runner bench  RELEASE CASES            load time, calls a second, memory
   handoff-runner trial  RELEASE CASES --hostile WHAT ...   inputs that must be refused
   handoff-runner answer RELEASE                  make the calls that lines of JSON ask for
-  handoff-runner each                            run the commands that lines of JSON hold
+  handoff-runner each SOCKET                     run what is asked for by a descriptor, loaded once
 
 RELEASE is a folder that 'handoff pull' wrote; the files are safetensors files with tensors named
 CASE/inputs/NAME and CASE/outputs/PLACE, as the release's own examples.safetensors.
@@ -171,7 +171,9 @@ int run(const Options& options) {
 
 int carry_out(const std::vector<std::string>& arguments) {
   try {
-    if (arguments == std::vector<std::string>{"each"}) return handoff::each(carry_out);
+    if (arguments.size() == 2 && arguments[0] == "each") {
+      return handoff::each(static_cast<int>(count_of("each", arguments[1])), carry_out);
+    }
     return run(parse(arguments));
   } catch (const std::invalid_argument& error) {
     std::cerr << error.what();

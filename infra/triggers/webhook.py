@@ -148,15 +148,18 @@ class _Told:
 class Webhook:
     """Answers requests."""
 
-    def __init__(self, sources: Sequence[Guarded], limits: Limits, posts: PostsArrivals) -> None:
-        """Answer for `sources`; runs are posted by `posts`."""
+    def __init__(
+        self, sources: Sequence[Guarded], limits: Limits, posts: PostsArrivals, *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        """Answer for `sources`; runs are posted by `posts`. Limits go by `clock`, in seconds."""
         self._sources = sources
         self._limits = limits
         self._posts = posts
-        self._addresses = Buckets(limits.per_address_per_minute)
-        self._labels = Buckets(limits.per_source_per_minute)
-        self._all = Buckets(limits.overall_per_minute)
-        self._seen: Seen[_Answered] = Seen()
+        self._addresses = Buckets(limits.per_address_per_minute, clock)
+        self._labels = Buckets(limits.per_source_per_minute, clock)
+        self._all = Buckets(limits.overall_per_minute, clock)
+        self._seen: Seen[_Answered] = Seen(clock)
 
     def application(self) -> Starlette:
         """Return the ASGI application."""

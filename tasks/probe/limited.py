@@ -8,15 +8,16 @@ import os
 import select
 import shlex
 import signal
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from handoff.artifacts.release.mechanics import Limits, Outcome
-from handoff.infra.engine.starting import Running, started
+from handoff.infra.engine.starting import Running, ask, started, until_left
 
 # The limits are set by a shell that becomes the program: setting them between fork and exec is not
 # safe in a process that has threads.
@@ -24,6 +25,8 @@ _LIMITED = 'ulimit -c 0; ulimit -v "$0"; exec "$@"'
 _MESSAGE_CHARACTERS = 300
 # libtorch alone takes 2.5 GiB of address space, and 64 MiB more for each thread.
 _LEAST_BYTES = 8 << 30
+# What the loaded program says, and is asked (`infra/runner/each.h`).
+_LOADED, _RUN = b"loaded", b"!"
 # The exit status of a replay that ran and found other outputs, which its lines tell.
 _OTHER_OUTPUTS = 3
 
@@ -47,89 +50,91 @@ def run_limited(program: Path, arguments: Sequence[str], limits: Limits) -> Ende
     """
     command = [str(program), *arguments]
     _note(command)
-    with tempfile.TemporaryFile() as errors:
-        with started(_limited(command, limits), errors) as running:
-            text, code = _read(running, limits.answer_s)
-        errors.seek(0)
-        complaint = errors.read()
-    return _ended(text, code, complaint, limits)
+    with (
+        tempfile.TemporaryFile() as errors,
+        started(_limited(command, limits), errors) as running,
+    ):
+        return _end_of(running, errors, limits)
 
 
 class LoadedProgram:
     """The program, loaded once: what it is to run is run by a process that is forked from it.
 
-    Loading libtorch takes longer than a short command. Nothing was called in what is forked from,
-    so that the forks are what a program of their own would have been; it isn't for a GPU, whose
-    programs are started in a way of their own (`infra.engine.starting`). To be closed.
+    Loading libtorch takes longer than a short command. What is forked from has called nothing, so
+    that a fork finds what a program of its own would; but all have the same layout of memory. It
+    isn't for a GPU, whose programs are started in a way of their own (`infra.engine.starting`). A
+    command can't tell an end that isn't its own (`infra/runner/each.h`). To be closed.
     """
 
     def __init__(self, program: Path, limits: Limits) -> None:
         """Hold the program, which is loaded when it is asked for something, and the limits."""
         self._program, self._limits = program, limits
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self._process: subprocess.Popen[bytes] | None = None
+        self._asked: socket.socket | None = None
 
     def run(self, arguments: Sequence[str]) -> Ended:
         """Do what `run_limited` does; one at a time."""
-        command = [str(self._program), *arguments]
-        _note(command)
-        written = os.fstat(self._errors.fileno()).st_size
-        process = self._process = self._process or self._started()
-        assert process.stdin is not None
-        # Where it has ended, that is read.
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(json.dumps([*arguments]).encode() + b"\n")
-            process.stdin.flush()
-        text, code = self._answer(process)
-        said = os.fstat(self._errors.fileno()).st_size - written
-        complaint = os.pread(self._errors.fileno(), said, written)
-        return _ended(text, code, complaint, self._limits)
+        _note([str(self._program), *arguments])
+        with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as given:
+            given.writelines(os.fsencode(argument) + b"\0" for argument in arguments)
+            given.flush()
+            forked = self._fork(errors.fileno(), given.fileno())
+            if isinstance(forked, Ended):
+                return forked
+            with until_left(forked) as running:
+                ended = _end_of(running, errors, self._limits)
+                if ended.outcome == "hung":
+                    self._kill(running)
+                return ended
 
     def close(self) -> None:
         """End it, and what it runs."""
-        self._end()
-        self._errors.close()
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            _limited([str(self._program), "each"], self._limits),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-        )  # fmt: skip
-
-    def _answer(self, process: subprocess.Popen[bytes]) -> tuple[bytes, int | None]:
-        """Return what was printed, and the exit status; None if it didn't end in time."""
-        assert process.stdout is not None
-        text = b""
-        while select.select([process.stdout], [], [], self._limits.answer_s)[0]:
-            piece = os.read(process.stdout.fileno(), 65536)
-            if not piece:
-                # The program itself ends.
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(self._limits.answer_s)
-                code = process.returncode
-                self._end()
-                return text, code
-            text += piece
-            # Nothing is printed after it, before the next is asked for.
-            last = text[text.rfind(b"\n", 0, -1) + 1 :]
-            for told in _parse(last) if last.endswith(b"\n") else ():
-                if told.get("event") == "ended":
-                    return text, int(told["status"])
-        self._end()
-        return text, None
-
-    def _end(self) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        # What it hasn't read is lost with it.
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            asked.close()
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def _fork(self, *given: int) -> Running | Ended:
+        """Return what runs a command, or how loading the program has ended."""
+        # What was killed meanwhile, as for lack of memory, is no word about the next command.
+        for _ in range(2):
+            asked = self._asked or self._load()
+            if isinstance(asked, Ended):
+                return asked
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                return ask(asked, _RUN, *given)
+            self.close()
+        return Ended((), "crashed", "it ends as soon as it was loaded")
+
+    def _load(self) -> socket.socket | Ended:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._asked = ours
+        with theirs, tempfile.TemporaryFile() as errors:
+            command = [str(self._program), "each", str(theirs.fileno())]
+            process = self._process = subprocess.Popen(
+                _limited(command, self._limits), pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+            )  # fmt: skip
+            theirs.close()
+            is_told = bool(select.select([ours], [], [], self._limits.answer_s)[0])
+            if is_told and ours.recv(len(_LOADED)) == _LOADED:
+                return ours
+            if not is_told:
+                process.kill()
+            code = process.wait()
+            self.close()
+            return _ended(b"", code if is_told else None, _all_of(errors), self._limits)
+
+    def _kill(self, running: Running) -> None:
+        """End a command that hangs; and what it was forked from where that doesn't."""
+        running.kill()
+        try:
+            running.wait(self._limits.answer_s)
+        except TimeoutError:
+            self.close()
 
 
 def _note(command: Sequence[str]) -> None:
@@ -146,6 +151,16 @@ def _limited(command: Sequence[str], limits: Limits) -> list[str]:
         else "unlimited"
     )
     return ["sh", "-c", _LIMITED, memory, *command]
+
+
+def _end_of(running: Running, errors: IO[bytes], limits: Limits) -> Ended:
+    text, code = _read(running, limits.answer_s)
+    return _ended(text, code, _all_of(errors), limits)
+
+
+def _all_of(file: IO[bytes]) -> bytes:
+    # Others write by the same place in it.
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
 
 
 def _ended(text: bytes, code: int | None, complaint: bytes, limits: Limits) -> Ended:

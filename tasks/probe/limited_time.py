@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from handoff.tasks.probe.manners import Package
 from handoff.tasks.verify.loading import Tensors
@@ -15,18 +16,20 @@ class LimitedTime:
     should come in the order of these. The first isn't asked about: it may wait for a start.
     """
 
-    def __init__(self, package: Package, seconds: float) -> None:
-        """Hold the package, and how long all calls may take."""
-        self._package, self._left_s = package, seconds
+    def __init__(
+        self, package: Package, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Hold the package, and how long all calls may take by a clock, in seconds."""
+        self._package, self._left_s, self._clock = package, seconds, clock
         self._calls, self._seconds_per_byte = 0, 0.0
 
     def __call__(self, inputs: Tensors) -> Tensors:
         """Return the outputs, flattened, of any shapes; raises what the package raises."""
-        began = time.monotonic()
+        began = self._clock()
         try:
             return self._package(inputs)
         finally:
-            took_s = time.monotonic() - began
+            took_s = self._clock() - began
             self._left_s -= took_s
             self._seconds_per_byte = took_s / bytes_of(inputs) if self._calls else 0.0
             self._calls += 1

@@ -76,8 +76,8 @@ class _Sessions:
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """How to repeat what was run."""
-        return tuple(command for one in self._all for command in one.commands)
+        """How to repeat what was run, in an order that doesn't tell who was free."""
+        return tuple(sorted(command for one in self._all for command in one.commands))
 
     @property
     def failures(self) -> tuple[str, ...]:

@@ -50,16 +50,17 @@ print(json.dumps({
 """
 # A confined process that starts programs, in ways that its arguments say.
 ASKING = """
-import json, os, subprocess, sys, tempfile, time
+import json, os, subprocess, sys, tempfile
 from handoff.infra.engine.starting import started
 kind, program, place = sys.argv[1:]
-def ran(code, *arguments, kill_after_s=None):
+def ran(code, *arguments, is_killed=False):
     with tempfile.TemporaryFile() as errors:
         with started([sys.executable, "-I", "-c", code, *arguments], errors) as running:
-            if kill_after_s is not None:
-                time.sleep(kill_after_s)
+            first = b""
+            if is_killed:
+                first = os.read(running.output.fileno(), 100)
                 running.kill()
-            text, status = running.output.read().decode(), running.wait()
+            text, status = (first + running.output.read()).decode(), running.wait()
         errors.seek(0)
         return {"text": text, "status": status, "errors": errors.read().decode()[-400:]}
 if kind == "asked":
@@ -69,7 +70,7 @@ elif kind == "child":
                            text=True, stdin=subprocess.DEVNULL)
     print(json.dumps({"text": child.stdout, "status": child.returncode, "errors": child.stderr}))
 elif kind == "killed":
-    print(json.dumps(ran("import time; print(1, flush=True); time.sleep(600)", kill_after_s=0.3)))
+    print(json.dumps(ran("import time; print(1, flush=True); time.sleep(600)", is_killed=True)))
 elif kind == "crashed":
     print(json.dumps(ran("import os; print(os.getpid()); os.abort()")))
 elif kind == "refused":

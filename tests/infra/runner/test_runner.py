@@ -9,6 +9,7 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from handoff.artifacts.release.manifest import MANIFEST_FILE
+from handoff.artifacts.release.mechanics import Limits
 from handoff.artifacts.serve.loader import load
 from handoff.tasks.probe.cases import describe_hostile
+from handoff.tasks.probe.limited import LoadedProgram
 from tests.limits import LIMIT_S
 from tests.tasks.built_release import ITEMS, BuiltRelease
 
@@ -179,23 +182,25 @@ def test_commands_that_forks_run_print_and_end_as_they_would_alone(
     ]
     alone = [run(runner, *command) for command in commands]
     assert [ended.returncode for ended in alone] == [0, 0, 1, 64, 0]
-    given = "".join(json.dumps([*map(str, command)]) + "\n" for command in commands)
-    together = run(runner, "each", given=given)
-    expected = [
-        told
-        for one in alone
-        for told in (*one.stdout.splitlines(), f'{{"event":"ended","status":{one.returncode}}}')
+    with closing(LoadedProgram(runner, Limits(answer_s=LIMIT_S))) as loaded:
+        together = [loaded.run([*map(str, command)]) for command in commands]
+    told = [[json.loads(line) for line in one.stdout.splitlines()] for one in alone]
+    assert [list(one.lines) for one in together] == told
+    assert [one.outcome for one in together] == [None, None, "refused", "refused", None]
+    assert [one.told for one in together[2:4]] == [
+        one.stderr.splitlines()[-1][:300] for one in alone[2:4]
     ]
-    assert [line for line in together.stdout.splitlines() if line] == expected
-    assert together.stderr == "".join(one.stderr for one in alone)
-    assert together.returncode == 0
 
 
-@pytest.mark.parametrize("given", ["replay", '{"replay": 1}', "[1]", "["])
-def test_a_line_that_holds_no_command_is_refused(runner: Path, given: str) -> None:
-    ended = run(runner, "each", given=given + "\n")
-    assert ended.returncode == 1
-    assert ended.stderr.startswith("refused: ")
+@pytest.mark.parametrize(
+    ("given", "told"), [(("each", "x"), "whole number"), (("each",), "paths"), (("each", "1"), "")]
+)
+def test_it_runs_nothing_for_what_is_no_socket(
+    runner: Path, given: tuple[str, ...], told: str
+) -> None:
+    ended = run(runner, *given)
+    assert ended.returncode in (1, 64)
+    assert told in ended.stderr
 
 
 def test_a_benchmark_tells_time_and_memory(

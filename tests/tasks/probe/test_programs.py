@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from contextlib import closing
@@ -34,6 +35,9 @@ def feed(program: Path, hostile: Sequence[str], way: str, limits: Limits = SHORT
         return try_all(hostile, run)
 
 
+# A busy machine may take seconds to give memory, or to write a crash down.
+PATIENT = replace(SHORT, answer_s=60.0)
+
 both_ways = pytest.mark.parametrize("way", ["started", "loaded"])
 
 
@@ -50,6 +54,11 @@ both_ways = pytest.mark.parametrize("way", ["started", "loaded"])
         ("hang", "hung", "no answer within 2 s"),
         ("spin", "hung", "no answer within 2 s"),
         ("memory", "out of memory", "SIGABRT: what():  std::bad_alloc"),
+        ("clings", "hung", "no answer within 2 s"),
+        ("tells-ended", "crashed", "SIGSEGV"),
+        ("writes-everywhere", "crashed", "SIGSEGV"),
+        ("truncates", "crashed", "SIGSEGV"),
+        ("reads", "refused", ""),
         ("taken", "answered", ""),
         ("wrong-after", "harmed", ""),
     ],
@@ -57,12 +66,23 @@ both_ways = pytest.mark.parametrize("way", ["started", "loaded"])
 def test_every_end_has_a_name_and_the_input_that_caused_it(
     planted: Path, fault: str, outcome: Outcome, told: str, way: str
 ) -> None:
-    # A busy machine may take seconds to give memory, or to write a crash down.
-    limits = SHORT if outcome == "hung" else replace(SHORT, answer_s=60.0)
+    limits = SHORT if outcome == "hung" else PATIENT
     found = feed(planted, ["a:fine", f"a:{fault}", "b:fine"], way, limits)
     assert found["a:fine"][0] == "refused"
     assert found["b:fine"][0] == "refused"
     assert found[f"a:{fault}"] == (outcome, told)
+
+
+@pytest.mark.compile
+@both_ways
+def test_a_process_that_a_package_leaves_behind_is_noticed(planted: Path, way: str) -> None:
+    command = ["trial", "--hostile", "a:leaves"]
+    with closing(LoadedProgram(planted, SHORT)) as loaded:
+        ended = loaded.run(command) if way == "loaded" else run_limited(planted, command, SHORT)
+        assert ended.outcome == "hung"
+        # Nor is what it prints later another command's.
+        after = loaded.run(["trial", "--hostile", "a:hang"])
+    assert [line["hostile"] for line in after.lines] == ["a:hang"]
 
 
 @pytest.mark.compile
@@ -94,23 +114,60 @@ def still_running(program: Path) -> list[psutil.Process]:
     return psutil.wait_procs(those, timeout=LIMIT_S)[1]
 
 
+def children(loaded: LoadedProgram) -> list[psutil.Process]:
+    """Return what was forked from the loaded program."""
+    assert loaded._process is not None
+    return psutil.Process(loaded._process.pid).children()
+
+
 @pytest.mark.compile
-@pytest.mark.parametrize("fault", ["hang", "spin"])
-def test_what_hangs_is_ended_with_what_it_was_forked_from(planted: Path, fault: str) -> None:
+@pytest.mark.parametrize("fault", ["hang", "spin", "clings"])
+def test_what_hangs_is_ended_before_the_next_command_begins(planted: Path, fault: str) -> None:
     with closing(LoadedProgram(planted, SHORT)) as loaded:
         assert loaded.run(["trial", "--hostile", f"a:{fault}"]).outcome == "hung"
-        assert still_running(planted) == []
-        assert loaded.run(["trial", "--hostile", "a:fine"]).outcome is None
+        assert children(loaded) == []
     assert still_running(planted) == []
 
 
 @pytest.mark.compile
-def test_each_run_begins_anew_and_knows_nothing_of_the_one_before(planted: Path) -> None:
+def test_a_command_that_stops_what_it_was_forked_from_ends_with_it(planted: Path) -> None:
     with closing(LoadedProgram(planted, SHORT)) as loaded:
+        assert loaded.run(["trial", "--hostile", "a:stops"]).outcome == "hung"
+        assert still_running(planted) == []
+        assert loaded.run(["trial", "--hostile", "a:hang"]).outcome == "hung"
+    assert still_running(planted) == []
+
+
+@pytest.mark.compile
+def test_what_is_killed_between_two_commands_is_loaded_again(planted: Path) -> None:
+    fine = ["trial", "--hostile", "a:fine"]
+    with closing(LoadedProgram(planted, PATIENT)) as loaded:
+        assert loaded.run(fine).outcome is None
+        assert loaded._process is not None
+        loaded._process.kill()
+        loaded._process.wait()
+        assert loaded.run(fine).outcome is None
+        assert [line["event"] for line in loaded.run(fine).lines] == ["trying", "tried"]
+
+
+@pytest.mark.compile
+def test_arguments_arrive_as_they_are(planted: Path) -> None:
+    # As much as no message holds, and bytes that are no text.
+    many = [f"a:{number:06}" for number in range(40_000)]
+    with closing(LoadedProgram(planted, PATIENT)) as loaded:
+        odd = loaded.run(["trial", "--hostile", os.fsdecode(b"\xff:fine"), "--hostile", ""])
+        tried = loaded.run(["trial", *(part for name in many for part in ("--hostile", name))])
+    assert odd.outcome is tried.outcome is None
+    assert [line["hostile"] for line in tried.lines[1::2]] == many
+
+
+@pytest.mark.compile
+def test_each_run_begins_anew_and_knows_nothing_of_the_one_before(planted: Path) -> None:
+    with closing(LoadedProgram(planted, PATIENT)) as loaded:
         first = loaded.run(["trial", "--hostile", "a:breaks"])
         second = loaded.run(["trial", "--hostile", "a:meets-broken"])
     assert first.outcome is second.outcome is None
-    assert [line["event"] for line in second.lines] == ["trying", "tried", "ended"]
+    assert [line["event"] for line in second.lines] == ["trying", "tried"]
 
 
 @pytest.mark.compile

@@ -1,4 +1,7 @@
 // Stands for a runner whose package has a fault: what is fed to it says which, by what it ends in.
+#include <sys/prctl.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
@@ -43,6 +46,43 @@ std::string meet(const std::string& hostile) {
     for (volatile int i = 0;; i = i + 1) {
     }
   }
+  if (fault == "clings") {
+    prctl(PR_SET_PDEATHSIG, 0);
+    signal(SIGTERM, SIG_IGN);
+    for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+  if (fault == "stops") {
+    kill(getppid(), SIGSTOP);
+    for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+  if (fault == "leaves") {
+    // A process that goes on, and keeps the output.
+    if (fork() == 0) {
+      std::this_thread::sleep_for(std::chrono::seconds(3));
+      tell("tried", "stray", "");
+      std::this_thread::sleep_for(std::chrono::seconds(20));
+      _exit(0);
+    }
+  }
+  if (fault == "tells-ended") {
+    std::cout << "\n{\"event\":\"ended\",\"status\":0}" << std::endl << "loaded0" << std::flush;
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    raise(SIGSEGV);
+  }
+  if (fault == "writes-everywhere") {
+    for (int place = 3; place < 64; ++place) {
+      if (write(place, "0", 1) > 0) close(place);
+    }
+    raise(SIGSEGV);
+  }
+  if (fault == "truncates") {
+    std::cerr << "said" << std::endl;
+    if (ftruncate(2, 0) == 0) raise(SIGSEGV);
+  }
+  if (fault == "reads") {
+    std::string line;
+    while (std::getline(std::cin, line)) std::cout << line << std::endl;
+  }
   if (fault == "memory") {
     std::vector<std::vector<char>> held;
     for (;;) held.emplace_back(64 << 20, 'x');
@@ -70,7 +110,7 @@ int run(const std::vector<std::string>& arguments) {
 int main(int count, char** values) {
   const std::vector<std::string> arguments(values + 1, values + count);
 #if __has_include("each.h")
-  if (arguments == std::vector<std::string>{"each"}) return handoff::each(run);
+  if (arguments.at(0) == "each") return handoff::each(std::stoi(arguments.at(1)), run);
 #endif
   return run(arguments);
 }
