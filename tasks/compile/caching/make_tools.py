@@ -8,7 +8,7 @@ import importlib.util
 import json
 import os
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.files.writing import write_whole
 from handoff.artifacts.recipe.target import CpuTarget, host_cpu_flags
+from handoff.infra.engine.budget import memory_bytes
 from handoff.tasks import steps
 from handoff.tasks.compile.fingerprint import compiler_banner
 from handoff.tasks.compile.messages import CompileJob, ToolsJob, ToolsResult
@@ -26,6 +27,9 @@ _IMPORTED = (
     steps.LOCALIZE, steps.TRIAL, steps.PROBE, steps.MEASURE, steps.BENCHMARK, steps.RACE,
     steps.SIDE_BY_SIDE, steps.COMPARE, steps.CAPTURE, steps.PROPOSE, steps.TRY_CONTRACT,
 )  # fmt: skip
+
+# Two compilers of torch's headers take some 2 GB, beside all else that a first release runs.
+_FOR_BOTH = 4 << 30
 
 
 def run(job: ToolsJob) -> ToolsResult:
@@ -45,6 +49,8 @@ def run(job: ToolsJob) -> ToolsResult:
     # Each is half a minute of one compiler on one core.
     with ThreadPoolExecutor(1) as beside:
         building = beside.submit(build, job.runner, job.programs)
+        if memory_bytes() < _FOR_BOTH:
+            wait([building])
         with contextlib.suppress(HandoffError):
             _compile_one(job)
         program, _ = building.result()
