@@ -28,7 +28,7 @@ _IMPORTED = (
     steps.SIDE_BY_SIDE, steps.COMPARE, steps.CAPTURE, steps.PROPOSE, steps.TRY_CONTRACT,
 )  # fmt: skip
 
-# Two compilers of torch's headers take some 2 GB, beside all else that a first release runs.
+# In 2 GiB the kernel ended one of a first release's two compilers; in 3 GiB it ended neither.
 _FOR_BOTH = 4 << 30
 
 

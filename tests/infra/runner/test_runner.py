@@ -193,7 +193,8 @@ def test_commands_that_forks_run_print_and_end_as_they_would_alone(
 
 
 @pytest.mark.parametrize(
-    ("given", "told"), [(("each", "x"), "whole number"), (("each",), "paths"), (("each", "1"), "")]
+    ("given", "told"),
+    [(("each", "x"), "whole number"), (("each",), "paths"), (("each", "1"), "nobody asks")],
 )
 def test_it_runs_nothing_for_what_is_no_socket(
     runner: Path, given: tuple[str, ...], told: str
