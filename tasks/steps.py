@@ -134,11 +134,11 @@ LOCALIZE = Step(
 TRIAL = Step("trial", "localize.trial", localize.TrialJob, localize.TrialResult, 3600)
 PROBE = Step(
     "probe", "probe.step", probe.ProbeJob, probe.ProbeResult, 1800, shapes_release=True,
-    does="run the package without Python",
+    does="run it without Python, on hostile inputs, too",
 )  # fmt: skip
 MEASURE = Step(
     "measure", "probe.step:measure", probe.MeasureJob, probe.ProbeResult, 600, shapes_release=True,
-    does="hostile inputs, memory, calls a second",
+    does="time its opening and its calls without Python",
 )  # fmt: skip
 BENCHMARK = Step(
     "benchmark", "timing.benchmark", timing.BenchmarkJob, timing.BenchmarkResult, 900,

@@ -22,6 +22,9 @@ from handoff.infra.engine.starting import Running, ask, started, until_left
 # The limits are set by a shell that becomes the program: setting them between fork and exec is not
 # safe in a process that has threads.
 _LIMITED = 'ulimit -c 0; ulimit -v "$0"; exec "$@"'
+# OpenMP's threads spin while they wait, also for one that has lost its core to a program beside it:
+# replays beside others took 10 s, and 7.7 where they sleep (ResNet-18, two cores).
+_ASLEEP = 'export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-PASSIVE}"; ' + _LIMITED
 _MESSAGE_CHARACTERS = 300
 # libtorch alone takes 2.5 GiB of address space, and 64 MiB more for each thread.
 _LEAST_BYTES = 8 << 30
@@ -61,9 +64,11 @@ class LoadedProgram:
     """The program, loaded once: what it is to run is run by a process that is forked from it.
 
     Loading libtorch takes longer than a short command. What is forked from has called nothing, so
-    that a fork finds what a program of its own would; but all have the same layout of memory. It
-    isn't for a GPU, whose programs are started in a way of their own (`infra.engine.starting`). A
-    command can't tell an end that isn't its own (`infra/runner/each.h`). To be closed.
+    that a fork finds what a program of its own would; but all have the same layout of memory.
+    Nothing is timed by it, since it runs beside others: threads sleep while they wait, unless the
+    environment says how they wait. It isn't for a GPU, whose programs are started in a way of their
+    own (`infra.engine.starting`). A command can't tell an end that isn't its own
+    (`infra/runner/each.h`). To be closed.
     """
 
     def __init__(self, program: Path, limits: Limits) -> None:
@@ -115,7 +120,7 @@ class LoadedProgram:
         with theirs, tempfile.TemporaryFile() as errors:
             command = [str(self._program), "each", str(theirs.fileno())]
             process = self._process = subprocess.Popen(
-                _limited(command, self._limits), pass_fds=[theirs.fileno()],
+                _limited(command, self._limits, _ASLEEP), pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
             )  # fmt: skip
             theirs.close()
@@ -141,7 +146,7 @@ def _note(command: Sequence[str]) -> None:
     print("runs:", shlex.join(command), flush=True)  # noqa: T201 - a step's log
 
 
-def _limited(command: Sequence[str], limits: Limits) -> list[str]:
+def _limited(command: Sequence[str], limits: Limits, script: str = _LIMITED) -> list[str]:
     """Return the command that runs another within the limit of memory."""
     # No more than leaves the machine to the others on it.
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -150,7 +155,7 @@ def _limited(command: Sequence[str], limits: Limits) -> list[str]:
         if limits.memory_bytes
         else "unlimited"
     )
-    return ["sh", "-c", _LIMITED, memory, *command]
+    return ["sh", "-c", script, memory, *command]
 
 
 def _end_of(running: Running, errors: IO[bytes], limits: Limits) -> Ended:

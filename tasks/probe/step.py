@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def run(job: ProbeJob) -> ProbeResult:
-    """Replay golden inputs from several threads, and feed hostile ones.
+    """Replay golden inputs from several threads, feed hostile ones, and watch memory.
 
     The packages are run by the C++ runner alone, in processes with limits; what Python's loader
     gives is the measure. What is `known` of a package of the same code is taken over but for the
@@ -116,6 +116,9 @@ def _find_out(sessions: _Sessions, written: Written) -> Mechanics:
     hostile = describe_hostile(job.signature, written.sizes, on_gpu=job.fit.gpu_capability > 0)
     # What is hostile to the package alone is all that takes memory without asking.
     alone = sessions.beside(_try, hostile, ["--unchecked"])
+    # An emulator's memory says nothing of the package's.
+    is_watched = emulated_target(sessions.main.job.slug) is None
+    watched = sessions.beside(_watch_memory) if is_watched else None
     replays = _replay(sessions)
     checked, unchecked = _try(sessions.main, hostile, []), alone.result()
     trials = tuple(
@@ -124,6 +127,7 @@ def _find_out(sessions: _Sessions, written: Written) -> Mechanics:
     return Mechanics(
         written.names[0],
         replays=replays,
+        growth=watched.result() if watched else None,
         trials=trials,
         commands=sessions.commands,
         notes=_notes(written, replays),
@@ -184,6 +188,16 @@ def _try(session: Session, hostile: Sequence[str], options: Sequence[str]) -> Tr
     )
 
 
+def _watch_memory(session: Session) -> Growth | None:
+    """Watch memory over many calls; None where nothing was told of it."""
+    limits = session.limits
+    options = [
+        "--threads", "1", "--intra-op", "1", "--seconds", "0",
+        "--calls", str(limits.growth_calls), "--growth-seconds", str(limits.growth_s),
+    ]  # fmt: skip
+    return next(iter(told(Growth, session.run("bench", options), "growth")), None)
+
+
 def other_thread_counts(usual: int) -> tuple[int, ...]:
     """Return numbers of threads that a serving machine may use: one, and more than are here."""
     return tuple(count for count in (1, max(16, 2 * usual)) if count != usual)
@@ -196,27 +210,22 @@ def measure(job: MeasureJob) -> ProbeResult:
     """
     probed = job.probed
     session = Session(job.probing, probed.runner)
-    openings, growth, rates = _measure(session)
+    openings, rates = _measure(session)
     mechanics = replace(
         probed.mechanics,
         openings=openings,
         rates=rates,
-        growth=growth,
         commands=(*probed.mechanics.commands, *session.commands),
     )
     reasons = (*probed.reasons, *session.failures, *judge_measures(mechanics))
     return replace(probed, mechanics=mechanics, reasons=reasons)
 
 
-def _measure(session: Session) -> tuple[tuple[Opening, ...], Growth | None, tuple[Rate, ...]]:
-    """Time the opening, the first call and many; watch memory over the many."""
-    limits = session.limits
-    options = [
-        "--threads", ",".join(map(str, THREADS)), "--intra-op", "1", "--seconds", "0.7",
-        "--calls", str(limits.growth_calls), "--growth-seconds", str(limits.growth_s),
-    ]  # fmt: skip
+def _measure(session: Session) -> tuple[tuple[Opening, ...], tuple[Rate, ...]]:
+    """Time the opening, the first call and many."""
+    threads = ",".join(map(str, THREADS))
+    options = ["--threads", threads, "--intra-op", "1", "--seconds", "0.7", "--calls", "2"]
     ended = session.run("bench", options)
-    growth = told(Growth, ended, "growth")
     packed = session.run("bench", ["--file", PACKAGE, "--calls", "2", "--seconds", "0"])
     openings = (*told(Opening, ended, "opened"), *told(Opening, packed, "opened"))
-    return openings, growth[0] if growth else None, told(Rate, ended, "rate")
+    return openings, told(Rate, ended, "rate")

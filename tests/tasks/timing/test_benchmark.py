@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from handoff.artifacts.release.evidence import Timing
 from handoff.tasks.timing.benchmark import (
+    is_enough,
     median_interval,
     time_in_turns,
     timed_cases,
@@ -57,6 +58,47 @@ def test_in_95_of_100_samples_the_median_lies_within() -> None:
     median = math.exp(0.5)
     within = (draws[:, low] <= median) & (median <= draws[:, high])
     assert statistics.fmean(within.tolist()) > 0.95
+
+
+def ratios_within(share: float, count: int) -> list[tuple[float, float]]:
+    """Return the seconds of `count` rounds whose ratios go up by `share` in all."""
+    return [(1.0 + share * place / (count - 1), 0.5) for place in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("share", "count", "passed_s", "others", "ended"),
+    [
+        (0.02, 6, 0.5, 0.0, True),
+        (0.02, 6, 0.5, None, True),
+        (0.02, 5, 0.5, 0.0, False),
+        (0.02, 7, 0.5, 0.0, False),
+        (0.08, 6, 0.5, 0.0, False),
+        (0.02, 24, 0.5, 0.0, True),
+        (0.02, 6, 0.1, 0.0, False),
+        (0.02, 6, 0.5, 1.0, False),
+        (0.08, 60, 0.1, 1.0, True),
+        (0.08, 6, 3.5, 1.0, True),
+        (0.08, 5, 3.5, 1.0, False),
+    ],
+)
+def test_rounds_end_by_their_time_or_by_a_narrow_interval_on_a_quiet_machine(
+    share: float, count: int, passed_s: float, others: float | None, ended: bool
+) -> None:
+    assert is_enough(ratios_within(share, count), passed_s, lambda: others) is ended
+
+
+def test_an_interval_that_ends_its_rounds_holds_the_median_nearly_as_often() -> None:
+    draws = torch.randn(1000, 60, generator=torch.Generator().manual_seed(0)).mul(0.02).exp()
+    within, made = 0, 0
+    for run in draws.tolist():
+        rounds = [(ratio, 1.0) for ratio in run]
+        count = next(n for n in range(1, 61) if is_enough(rounds[:n], 1.0, lambda: 0.0))
+        low, high = median_interval(count)
+        ordered = sorted(run[:count])
+        within += ordered[low] <= 1.0 <= ordered[high]
+        made += count
+    assert within / len(draws) > 0.93
+    assert made / len(draws) < 15
 
 
 def test_seconds_lie_within_their_own_intervals() -> None:
