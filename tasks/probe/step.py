@@ -224,7 +224,7 @@ def measure(job: MeasureJob) -> ProbeResult:
 def _measure(session: Session) -> tuple[tuple[Opening, ...], tuple[Rate, ...]]:
     """Time the opening, the first call and many."""
     threads = ",".join(map(str, THREADS))
-    options = ["--threads", threads, "--intra-op", "1", "--seconds", "0.7", "--calls", "2"]
+    options = ["--threads", threads, "--intra-op", "1", "--seconds", "0.3", "--calls", "2"]
     ended = session.run("bench", options)
     packed = session.run("bench", ["--file", PACKAGE, "--calls", "2", "--seconds", "0"])
     openings = (*told(Opening, ended, "opened"), *told(Opening, packed, "opened"))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
-import time
-import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,62 +19,20 @@ from handoff.tasks.intake.step import run as take_in
 from handoff.tasks.verify import reference
 from handoff.tasks.verify import step as verify
 from handoff.tasks.verify.loading import Tensors
-from handoff.tasks.verify.messages import ReferenceJob, VerifyJob, VerifyResult
+from handoff.tasks.verify.messages import ReferenceJob, VerifyResult
 from tests.tasks.deliveries import write_delivery
-
-Package = Callable[[Tensors], Tensors]
-LIBRARY = b"the library"
-
-
-class Masked(nn.Module):
-    """NaN wherever the input is negative."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.where(x < 0, torch.full_like(x, math.nan), x)
+from tests.tasks.verify.packages.functions import (
+    Masked,
+    affine,
+    affine_reference,
+    make_reference,
+    verify_functions,
+)
 
 
 class DoublesItsInput(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.mul_(2.0) + 1.0
-
-
-def make_reference(tmp_path: Path, module: nn.Module) -> Path:
-    """Return the file of the reference of `module`, made the way a release makes it."""
-    delivery = write_delivery(tmp_path / "delivery", module.eval(), {"x": torch.randn(6, 8)})
-    take_in(IntakeJob(delivery, tmp_path / "staging"))
-    job = ReferenceJob(tmp_path / "staging", None, VerifyPlan(seeds=1), tmp_path / "reference.pt")
-    return reference.run(job).file
-
-
-def verify_functions(
-    monkeypatch: pytest.MonkeyPatch,
-    file: Path,
-    library: Package,
-    package: Package | None = None,
-    recipe: Recipe = Recipe(),  # noqa: B008 - a frozen value
-    *,
-    inside: bytes = LIBRARY,
-    staging: Path | None = None,
-    atomic_sums: tuple[str, ...] = (),
-) -> VerifyResult:
-    """Return the verdict on two functions in the place of `model.so` and `model.pt2`."""
-
-    def checked(inputs: Tensors) -> Tensors:
-        # As every package that is shipped does.
-        if inputs[0].dtype is not torch.float32:
-            raise RuntimeError("unmatched dtype")
-        return library(inputs)
-
-    package = package or library
-    monkeypatch.setattr(verify, "open_shared_library", lambda *_: checked)
-    monkeypatch.setattr(verify, "open_package", lambda *_: package)
-    (file.parent / "model.so").write_bytes(LIBRARY)
-    with zipfile.ZipFile(file.parent / "model.pt2", "w") as archive:
-        archive.writestr("model/data/wrapper.so", inside)
-    job = VerifyJob(
-        file.parent, file, recipe, outputs=("scores",), staging=staging, atomic_sums=atomic_sums
-    )
-    return verify.run(job)
 
 
 @pytest.mark.parametrize("module", [Masked(), DoublesItsInput()])
@@ -162,138 +117,6 @@ def test_a_reference_without_a_case_accepts_nothing(
     torch.save([], tmp_path / "reference.pt")
     result = verify_functions(monkeypatch, tmp_path / "reference.pt", lambda x: x, lambda x: x)
     assert result.reasons == ("no case of the input plan could be compared",)
-
-
-def affine(inputs: Tensors) -> Tensors:
-    return (inputs[0] * 2.0 + 1.0,)
-
-
-def affine_reference(tmp_path: Path) -> Path:
-    class Affine(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x * 2.0 + 1.0
-
-    return make_reference(tmp_path, Affine())
-
-
-def test_what_is_right_in_every_manner_of_calling_is_accepted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result = verify_functions(monkeypatch, affine_reference(tmp_path), affine)
-    assert result.accepted, result.reasons
-    told = {deviation.case for deviation in result.deviations}
-    assert {"batch=64 nan", "batch=64 zeros", "batch=64 repeated, expanded"} <= told
-    assert "batch=2 seed=0, input 0 transposed" in told
-    (spread,) = result.spreads
-    ordinary = [deviation for deviation in result.deviations if not deviation.special]
-    assert spread.elements == sum(deviation.elements for deviation in ordinary)
-    assert not result.notes
-
-
-@pytest.mark.parametrize(
-    ("wrong_from", "told"),
-    [(2, "called again after others"), (3, "called by several threads")],
-)
-def test_a_package_that_keeps_something_of_an_earlier_call_is_refused(
-    wrong_from: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: dict[int, int] = {}
-
-    def remembers(inputs: Tensors) -> Tensors:
-        # The first call of a size is compared with the reference, and with the second.
-        size = len(inputs[0])
-        calls[size] = calls.get(size, 0) + 1
-        return (inputs[0] * 2.0 + 1.0 + (1e-5 if size < 3 and calls[size] >= wrong_from else 0.0),)
-
-    result = verify_functions(monkeypatch, affine_reference(tmp_path), remembers)
-
-    assert any(f"{told}, the package gives other bits" in reason for reason in result.reasons)
-
-
-def _last_bits_by_chance(inputs: Tensors) -> Tensors:
-    (y,) = affine(inputs)
-    return (y * (1.0 + 1e-7 * torch.randint(-1, 2, y.shape)),)
-
-
-def test_a_package_that_adds_atomically_is_judged_by_its_numbers_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = affine_reference(tmp_path)
-    result = verify_functions(
-        monkeypatch, file, _last_bits_by_chance, atomic_sums=("cpp_fused_index_add_0",)
-    )
-    assert result.accepted, result.reasons
-    (note,) = [note for note in result.notes if "isn't repeatable bit for bit" in note]
-    assert "cpp_fused_index_add_0" in note
-    told = {deviation.case for deviation in result.deviations}
-    assert "batch=2 seed=0, called by several threads" in told
-    assert "batch=1 seed=0, in model.pt2" in told
-
-
-def test_the_same_bits_by_chance_are_refused_where_nothing_adds_atomically(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result = verify_functions(monkeypatch, affine_reference(tmp_path), _last_bits_by_chance)
-    assert any("called again after others, the package gives" in r for r in result.reasons)
-
-
-@pytest.mark.parametrize(
-    ("wrong_from", "told"),
-    [(2, "called again after others"), (3, "called by several threads")],
-)
-def test_atomic_sums_are_no_excuse_for_other_numbers(
-    wrong_from: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: dict[int, int] = {}
-
-    def loses_a_term(inputs: Tensors) -> Tensors:
-        size = len(inputs[0])
-        calls[size] = calls.get(size, 0) + 1
-        (y,) = _last_bits_by_chance(inputs)
-        if size < 3 and calls[size] >= wrong_from:
-            y[0, 0] -= 0.1
-        return (y,)
-
-    result = verify_functions(
-        monkeypatch, affine_reference(tmp_path), loses_a_term, atomic_sums=("kernel",)
-    )
-    assert any(f"seed=0, {told}, output 0: " in reason for reason in result.reasons)
-
-
-def test_a_package_that_gives_other_bits_to_several_threads_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scratch = torch.empty(0)
-
-    def shares_scratch(inputs: Tensors) -> Tensors:
-        nonlocal scratch
-        if threading.current_thread() is threading.main_thread():
-            return affine(inputs)
-        scratch = inputs[0] * 2.0
-        time.sleep(0.001)
-        return (scratch + 1.0,)
-
-    result = verify_functions(monkeypatch, affine_reference(tmp_path), shares_scratch)
-    assert any("called by several threads" in reason for reason in result.reasons)
-
-
-def test_a_package_that_reads_its_inputs_as_if_they_lay_in_order_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ignores_strides(inputs: Tensors) -> Tensors:
-        (x,) = inputs
-        storage = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
-        if storage.numel() < x.storage_offset() + x.numel():
-            raise RuntimeError("not enough memory behind it")
-        return affine((storage[x.storage_offset() :][: x.numel()].view(x.shape),))
-
-    result = verify_functions(monkeypatch, affine_reference(tmp_path), ignores_strides)
-    assert any("input 0 transposed, output 0" in reason for reason in result.reasons)
-    assert any("input 0 sliced, output 0" in reason for reason in result.reasons)
-    assert not any("misaligned" in reason for reason in result.reasons)
-    (note,) = result.notes
-    assert note.startswith("inputs in other memory layouts (expanded) are refused")
-    assert 'layouts="copy"' in note
 
 
 def test_a_package_that_drops_a_nan_is_refused_at_those_inputs_alone(
