@@ -30,11 +30,17 @@ _OUT_OF_MEMORY = (
     "can't allocate memory", "not enough memory", "std::bad_alloc", "cannot allocate memory",
     "out of memory", "unable to mmap", "mmap failed", "defaultcpuallocator",
 )  # fmt: skip
-# What the kernel, numpy and torch say where a disk is full: torch of any write that fell short.
-_DISK_FULL = ("no space left on device", "disk quota exceeded", "not enough free space to write")
+# What is said where a disk is full, all words of one of these: by the kernel, by numpy, by torch of
+# any write that fell short, and by miniz, with which torch unpacks a package.
+_DISK_FULL = (
+    ("no space left on device",), ("disk quota exceeded",), ("not enough free space to write",),
+    ("inline_container", "unexpected pos"),
+    ("mz_zip error", "file write failed"), ("mz_zip error", "file close failed"),
+    ("mz_zip error", "write callback failed"),
+)  # fmt: skip
+_LEAST_ROOM_BYTES = 1 << 20
 # What gcc and clang say of a program of their own that the kernel ended.
 _KILLED = ("killed signal terminated program", "unable to execute command: killed")
-_CUT_SHORT = ("inline_container", "unexpected pos")
 
 
 def memory_bytes() -> int:
@@ -92,13 +98,18 @@ def _of_others(error: BaseException | None) -> Iterator[BaseException]:
 def tells_of_full_disk(text: str) -> bool:
     """Tell whether what was printed says that a disk has no room."""
     text = text.lower()
-    return any(one in text for one in _DISK_FULL) or all(one in text for one in _CUT_SHORT)
+    return any(all(word in text for word in words) for words in _DISK_FULL)
 
 
-def disk_full(step: str, folder: Path) -> EnvironmentLacking:
-    """Return what is told of a step that found no room on the disk of `folder`, or of another."""
+def has_no_room(folder: Path) -> bool:
+    """Tell whether the disk of `folder` holds no more: what fails there may say anything."""
+    return shutil.disk_usage(folder).free < _LEAST_ROOM_BYTES
+
+
+def disk_full(who: str, folder: Path) -> EnvironmentLacking:
+    """Return what is told of who found no room on the disk of `folder`, or of another."""
     return EnvironmentLacking(
-        f"the step {step} found no room on a disk",
+        f"{who} found no room on a disk",
         expected="room for what a release makes, some times the size of the weights",
         got=f"{shutil.disk_usage(folder).free / 1e9:.1f} GB free on the disk of {folder}, and "
         f"{shutil.disk_usage(tempfile.gettempdir()).free / 1e9:.1f} GB for temporary files",

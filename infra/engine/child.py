@@ -306,7 +306,7 @@ class StepProcess:
             stream.seek(log_began)
             output = stream.read().decode(errors="replace").strip()
         if tells_of_full_disk(output):
-            return disk_full(step_of(job).name, self.log.parent)
+            return disk_full(f"the step {step_of(job).name}", self.log.parent)
         how = f"signal {_signal_name(-code)}" if code < 0 else f"exit status {code}"
         lines = output[-_LOG_TAIL_CHARACTERS:] or "nothing printed"
         return StepCrashed(

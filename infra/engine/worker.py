@@ -93,7 +93,7 @@ def run_step(name: str, module: str, kind: type[Any], plain_job: object) -> dict
 def _told(name: str, error: Exception) -> HandoffError:
     """Return the refusal that tells of what the step `name` raised."""
     if is_disk_full(error):
-        return disk_full(name, Path.cwd())
+        return disk_full(f"the step {name}", Path.cwd())
     if is_compiler_killed(error):
         return compiler_killed(name)
     if isinstance(error, HandoffError):

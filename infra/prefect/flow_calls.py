@@ -19,6 +19,7 @@ from typing import BinaryIO, TypeVar
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, first_line
 from handoff.artifacts.isolated import isolated
 from handoff.artifacts.waiting import looks
+from handoff.infra.engine.budget import disk_full, has_no_room, is_disk_full
 from handoff.infra.engine.environments import (
     child_environment,
     prepare_prefect,
@@ -151,6 +152,9 @@ def call_flow(settings: Settings, workspace: Path | None, load: Callable[[], Cal
     except HandoffError:
         raise
     except Exception as error:
+        # An embedded server that can't write answers that it is broken.
+        if is_disk_full(error) or (server is not None and has_no_room(settings.home)):
+            raise disk_full("the flow", settings.home) from error
         # What is left is Prefect's own: a server that can't be reached, or doesn't let us in.
         raise EnvironmentLacking(
             "Prefect could not run the flow",

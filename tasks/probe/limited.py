@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from handoff.artifacts.release.mechanics import Limits, Outcome
+from handoff.infra.engine.budget import disk_full, tells_of_full_disk
 from handoff.infra.engine.starting import Running, ask, started, until_left
 
 # The limits are set by a shell that becomes the program: setting them between fork and exec is not
@@ -49,7 +50,8 @@ class Ended:
 def run_limited(program: Path, arguments: Sequence[str], limits: Limits) -> Ended:
     """Run the program until it ends, or prints nothing for `limits.answer_s` seconds.
 
-    Never raises for what the program does. The command is printed, for the log.
+    Whatever the program does is a result; `EnvironmentLacking` is raised where it found no room on
+    a disk. The command is printed, for the log.
     """
     command = [str(program), *arguments]
     _note(command)
@@ -172,7 +174,11 @@ def _ended(text: bytes, code: int | None, complaint: bytes, limits: Limits) -> E
     lines = tuple(_parse(text))
     if code is None:
         return Ended(lines, "hung", f"no answer within {limits.answer_s:g} s")
-    return Ended(lines, *_classify(code, complaint.decode(errors="replace")))
+    said = complaint.decode(errors="replace")
+    if code not in (0, _OTHER_OUTPUTS) and tells_of_full_disk(said):
+        # That is no word about the package, which is unpacked where there is room.
+        raise disk_full("handoff-runner", Path.cwd())
+    return Ended(lines, *_classify(code, said))
 
 
 def _read(running: Running, answer_s: float) -> tuple[bytes, int | None]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy
 import pytest
@@ -47,12 +49,23 @@ def compile_on(disk: Path) -> None:
         raise RuntimeError(ended.stderr)
 
 
+def unpack_on(disk: Path) -> None:
+    """Let torch unpack a package there, as whatever opens a `.pt2` does."""
+    package = disk.parent / "package.pt2"
+    with zipfile.ZipFile(package, "w") as archive:
+        for name in ("weights", "code.so"):
+            archive.writestr(f"model/data/aotinductor/model/{name}", TOO_MANY.numpy().tobytes())
+    with patch.dict(os.environ, TMPDIR=str(disk)):
+        torch._C._aoti.AOTIModelPackageLoader(str(package), "model", False, 1, -1)
+
+
 WRITERS: dict[str, Callable[[Path], object]] = {
     "Python": lambda disk: (disk / "file").write_bytes(bytes(32 << 20)),
     "zipfile": lambda disk: zipfile.ZipFile(disk / "a.zip", "w").writestr("x", bytes(32 << 20)),
     "numpy": lambda disk: numpy.save(disk / "a.npy", TOO_MANY.numpy()),
     "safetensors": lambda disk: save_file({"w": TOO_MANY}, disk / "a.safetensors"),
     "torch": lambda disk: torch.save({"w": TOO_MANY}, disk / "a.pt"),
+    "torch of a package": unpack_on,
     "g++": compile_on,
 }
 

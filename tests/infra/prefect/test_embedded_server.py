@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import urllib.request
@@ -66,3 +67,32 @@ def test_a_process_that_has_imported_prefect_leaves_it_to_prefect() -> None:
         "assert begin_server(pathlib.Path()) is None"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=LIMIT_S)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))", "the flow found no room on a disk"),
+        ("RuntimeError('no such deployment')", "Prefect could not run the flow"),
+    ],
+)
+def test_a_flow_that_finds_a_full_disk_says_so_and_blames_no_server(
+    error: str, told: str, tmp_path: Path
+) -> None:
+    program = (
+        "import errno, os\n"
+        "from handoff.artifacts.errors import EnvironmentLacking\n"
+        "from handoff.infra.prefect.flow_calls import call_flow\n"
+        "from handoff.infra.settings import read_settings\n"
+        f"def load(): raise {error}\n"
+        "try: call_flow(read_settings(), None, load)\n"
+        "except EnvironmentLacking as told: print(told.what)\n"
+    )
+    environment = {
+        **os.environ, "HANDOFF_HOME": str(tmp_path), "PREFECT_API_URL": "http://127.0.0.1:9/api"
+    }  # fmt: skip
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True,
+        check=True, timeout=LIMIT_S,
+    )  # fmt: skip
+    assert ended.stdout.strip() == told

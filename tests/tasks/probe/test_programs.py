@@ -75,6 +75,14 @@ def test_every_end_has_a_name_and_the_input_that_caused_it(
 
 @pytest.mark.compile
 @both_ways
+def test_a_disk_without_room_says_nothing_of_a_package(planted: Path, way: str) -> None:
+    # These are the words of what unpacks a package (`test_full_disk.py` has them from torch).
+    with pytest.raises(EnvironmentLacking, match="handoff-runner found no room on a disk"):
+        feed(planted, ["a:fine", "a:no-room"], way)
+
+
+@pytest.mark.compile
+@both_ways
 def test_a_process_that_a_package_leaves_behind_is_noticed(planted: Path, way: str) -> None:
     command = ["trial", "--hostile", "a:leaves"]
     with closing(LoadedProgram(planted, SHORT)) as loaded:

@@ -35,6 +35,7 @@ std::string meet(const std::string& hostile) {
   if (fault == "illegal") raise(SIGILL);
   if (fault == "abort") throw std::logic_error("index out of bounds");
   if (fault == "exit") std::exit(0);
+  if (fault == "no-room") throw std::runtime_error("mz_zip error string: file write failed");
   if (fault == "deep") {
     volatile int start = 1;
     return std::to_string(overflow(&start));
