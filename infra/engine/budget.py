@@ -102,8 +102,13 @@ def tells_of_full_disk(text: str) -> bool:
 
 
 def has_no_room(folder: Path) -> bool:
-    """Tell whether the disk of `folder` holds no more: what fails there may say anything."""
-    return shutil.disk_usage(folder).free < _LEAST_ROOM_BYTES
+    """Tell whether the disk of `folder`, or that of temporary files, holds no more.
+
+    What fails there may say anything, and what it says may have found no room either.
+    """
+    usages = (shutil.disk_usage(place) for place in (folder, _temporary()))
+    # Some file systems don't tell their size.
+    return any(usage.total and usage.free < _LEAST_ROOM_BYTES for usage in usages)
 
 
 def disk_full(who: str, folder: Path) -> EnvironmentLacking:
@@ -111,11 +116,23 @@ def disk_full(who: str, folder: Path) -> EnvironmentLacking:
     return EnvironmentLacking(
         f"{who} found no room on a disk",
         expected="room for what a release makes, some times the size of the weights",
-        got=f"{shutil.disk_usage(folder).free / 1e9:.1f} GB free on the disk of {folder}, and "
-        f"{shutil.disk_usage(tempfile.gettempdir()).free / 1e9:.1f} GB for temporary files",
+        got=f"{_free_bytes(folder) / 1e9:.1f} GB free on the disk of {folder}, and "
+        f"{_free_bytes(_temporary()) / 1e9:.1f} GB for temporary files",
         remedy="Make room there, or name another folder in HANDOFF_HOME, or in TMPDIR; then run "
         "the same command again",
     )  # fmt: skip
+
+
+def _free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def _temporary() -> Path:
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError:
+        # Where Python looks for it first, it could not write a file.
+        return Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - looked at alone
 
 
 def out_of_memory(step: str, error: BaseException) -> BudgetSpent:

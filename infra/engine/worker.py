@@ -37,6 +37,7 @@ from handoff.infra.engine import looking, progress
 from handoff.infra.engine.budget import (
     compiler_killed,
     disk_full,
+    has_no_room,
     is_compiler_killed,
     is_disk_full,
     is_out_of_memory,
@@ -92,7 +93,8 @@ def run_step(name: str, module: str, kind: type[Any], plain_job: object) -> dict
 
 def _told(name: str, error: Exception) -> HandoffError:
     """Return the refusal that tells of what the step `name` raised."""
-    if is_disk_full(error):
+    is_known = isinstance(error, HandoffError)
+    if is_disk_full(error) or (not is_known and has_no_room(Path.cwd())):
         return disk_full(f"the step {name}", Path.cwd())
     if is_compiler_killed(error):
         return compiler_killed(name)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from handoff.artifacts.release.mechanics import Limits, Outcome
-from handoff.infra.engine.budget import disk_full, tells_of_full_disk
+from handoff.infra.engine.budget import disk_full, has_no_room, tells_of_full_disk
 from handoff.infra.engine.starting import Running, ask, started, until_left
 
 # The limits are set by a shell that becomes the program: setting them between fork and exec is not
@@ -175,8 +175,9 @@ def _ended(text: bytes, code: int | None, complaint: bytes, limits: Limits) -> E
     if code is None:
         return Ended(lines, "hung", f"no answer within {limits.answer_s:g} s")
     said = complaint.decode(errors="replace")
-    if code not in (0, _OTHER_OUTPUTS) and tells_of_full_disk(said):
-        # That is no word about the package, which is unpacked where there is room.
+    has_failed = code not in (0, _OTHER_OUTPUTS)
+    if has_failed and (tells_of_full_disk(said) or has_no_room(Path.cwd())):
+        # That is no word about the package; and what it said may have found no room either.
         raise disk_full("handoff-runner", Path.cwd())
     return Ended(lines, *_classify(code, said))
 

@@ -6,6 +6,7 @@ import itertools
 import os
 import shutil
 import subprocess
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -20,12 +21,14 @@ from torch import nn
 
 from handoff.artifacts.errors import DeliveryUnreadable, EnvironmentLacking, StepCrashed
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.infra.engine.budget import is_disk_full
+from handoff.infra.engine.budget import has_no_room, is_disk_full
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.optimize.messages import OptimizeJob
+from handoff.tasks.probe.limited import run_limited
 from tests.studies.outages.full_disks import small_disk
 from tests.tasks.deliveries import write_delivery
+from tests.tasks.probe.samples import SHORT
 
 TOO_MANY = torch.zeros(8 << 20)  # 32 MiB of numbers, on a disk of 24
 
@@ -76,6 +79,26 @@ def test_whoever_finds_no_room_is_understood(writer: str, disk: Path) -> None:
     with pytest.raises(Exception, match=r".") as caught:
         WRITERS[writer](disk)
     assert is_disk_full(caught.value), str(caught.value)
+
+
+def test_a_disk_is_known_to_be_full_whatever_is_said(disk: Path) -> None:
+    assert not has_no_room(disk)
+    (disk / "ballast").write_bytes(bytes(shutil.disk_usage(disk).free))
+    assert has_no_room(disk)
+    with patch.object(tempfile, "tempdir", str(disk)):
+        assert has_no_room(Path("/"))
+    assert not has_no_room(Path("/proc")), "which has no size"
+
+
+def test_a_program_that_fails_without_a_word_beside_a_full_disk_says_nothing_of_a_package(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(disk)
+    assert run_limited(Path("/bin/false"), [], SHORT).outcome == "refused"
+    (disk / "ballast").write_bytes(bytes(shutil.disk_usage(disk).free))
+    assert run_limited(Path("/bin/true"), [], SHORT).outcome is None
+    with pytest.raises(EnvironmentLacking, match="handoff-runner found no room on a disk"):
+        run_limited(Path("/bin/false"), [], SHORT)
 
 
 def test_other_failures_are_no_full_disk(tmp_path: Path) -> None:
