@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -29,6 +30,9 @@ _ASLEEP = 'export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-PASSIVE}"; ' + _LIMITED
 _MESSAGE_CHARACTERS = 300
 # libtorch alone takes 2.5 GiB of address space, and 64 MiB more for each thread.
 _LEAST_BYTES = 8 << 30
+# Reserved for what it says, where the file system can.
+_WORDS_BYTES = 64 << 10
+_NOT_RESERVED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 # What the loaded program says, and is asked (`infra/runner/each.h`).
 _LOADED, _RUN = b"loaded", b"!"
 # The exit status of a replay that ran and found other outputs, which its lines tell.
@@ -56,7 +60,7 @@ def run_limited(program: Path, arguments: Sequence[str], limits: Limits) -> Ende
     command = [str(program), *arguments]
     _note(command)
     with (
-        tempfile.TemporaryFile() as errors,
+        _last_words() as errors,
         started(_limited(command, limits), errors) as running,
     ):
         return _end_of(running, errors, limits)
@@ -82,7 +86,7 @@ class LoadedProgram:
     def run(self, arguments: Sequence[str]) -> Ended:
         """Do what `run_limited` does; one at a time."""
         _note([str(self._program), *arguments])
-        with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as given:
+        with _last_words() as errors, tempfile.TemporaryFile() as given:
             given.writelines(os.fsencode(argument) + b"\0" for argument in arguments)
             given.flush()
             forked = self._fork(errors.fileno(), given.fileno())
@@ -119,7 +123,7 @@ class LoadedProgram:
     def _load(self) -> socket.socket | Ended:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._asked = ours
-        with theirs, tempfile.TemporaryFile() as errors:
+        with theirs, _last_words() as errors:
             command = [str(self._program), "each", str(theirs.fileno())]
             process = self._process = subprocess.Popen(
                 _limited(command, self._limits, _ASLEEP), pass_fds=[theirs.fileno()],
@@ -165,9 +169,21 @@ def _end_of(running: Running, errors: IO[bytes], limits: Limits) -> Ended:
     return _ended(text, code, _all_of(errors), limits)
 
 
+@contextlib.contextmanager
+def _last_words() -> Iterator[IO[bytes]]:
+    """Give a file for what a program says at its end, with room for it on a disk that gets full."""
+    with tempfile.TemporaryFile() as errors:
+        try:
+            os.posix_fallocate(errors.fileno(), 0, _WORDS_BYTES)
+        except OSError as error:
+            if error.errno not in _NOT_RESERVED:
+                raise
+        yield errors
+
+
 def _all_of(file: IO[bytes]) -> bytes:
-    # Others write by the same place in it.
-    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
+    # Others write by the same place in it, and what is reserved is zeros.
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).rstrip(b"\0")
 
 
 def _ended(text: bytes, code: int | None, complaint: bytes, limits: Limits) -> Ended:

@@ -101,6 +101,21 @@ def test_a_program_that_fails_without_a_word_beside_a_full_disk_says_nothing_of_
         run_limited(Path("/bin/false"), [], SHORT)
 
 
+def test_a_program_s_last_words_find_room_on_a_disk_that_it_has_filled(disk: Path) -> None:
+    program = disk.parent / "fills"
+    # It leaves no trace on the disk that there was no room on it, but for what it says.
+    program.write_text(
+        f"#!/bin/sh\ndd if=/dev/zero of={disk}/ballast bs=1M 2>/dev/null\n"
+        f"echo 'No space left on device' >&2\nrm {disk}/ballast\nexit 1\n"
+    )
+    program.chmod(0o700)
+    with (
+        patch.object(tempfile, "tempdir", str(disk)),
+        pytest.raises(EnvironmentLacking, match="handoff-runner found no room on a disk"),
+    ):
+        run_limited(program, [], SHORT)
+
+
 def test_other_failures_are_no_full_disk(tmp_path: Path) -> None:
     (tmp_path / "damaged.pt").write_bytes(b"PK\3\4 and nothing of a zip")
     with pytest.raises(RuntimeError) as damaged:
