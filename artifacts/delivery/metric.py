@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -163,7 +164,8 @@ class MeasuredMetric:
     @property
     def has_too_few_samples(self) -> bool:
         """Tell whether a package that changes nothing would be refused, too, for want of them."""
-        return self.standing == "not known" and self.changed == 0
+        # Of some numbers of samples no bound is told, whatever they say.
+        return self.standing == "not known" and (self.changed == 0 or math.isinf(self.high))
 
     @property
     def shown_name(self) -> str:
@@ -224,7 +226,7 @@ class MeasuredMetric:
         if self.standing == "broken":
             return f"{self.figures}, which is more than the recipe allows: {agreed}"
         if self.enough:
-            unchanged = ", though none changed" if self.has_too_few_samples else ""
+            unchanged = ", though none changed" if self.changed == 0 else ""
             return (
                 f"{self.figures}, which is not enough samples to tell{unchanged}: {agreed}, and "
                 f"some {self.enough} samples like these would show it. Deliver more of them"

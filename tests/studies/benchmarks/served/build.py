@@ -54,8 +54,8 @@ _RECIPES = Path(__file__).parent / "recipes"
 PRECISIONS = tuple(sorted(folder.name for folder in _RECIPES.iterdir()))
 VARIANTS_FILE = "variants.json"
 _LIMIT_S = 1200.0
-# Batches that a metric is computed of.
-_SAMPLES = 8
+# Batches that a metric is computed of, and more where these hold fewer rows than an interval needs.
+_BATCHES, _ROWS = 8, 64
 
 
 def recipe_of(model: str, precision: str) -> Recipe:
@@ -85,7 +85,8 @@ def brought_along(model: CorpusModel, precision: str) -> dict[str, Any]:
     """Return what a delivery for int8 brings beside the example: batches, samples, a metric."""
     if precision != "int8":
         return {}
-    batches = [kwargs or args for args, kwargs in model.others(CALIBRATING + _SAMPLES)]
+    count = CALIBRATING + max(_BATCHES, -(-_ROWS // model.batch))
+    batches = [kwargs or args for args, kwargs in model.others(count)]
     evaluation = [(one, None) for one in batches[CALIBRATING:]]
     return {"calibration": batches[:CALIBRATING], "evaluation": evaluation, "metric": "cosine"}
 

@@ -137,6 +137,18 @@ def test_samples_of_which_none_changed_and_that_are_too_few_are_said_to_be_so() 
     assert not _top_1(1000, 1000, 0.005).has_too_few_samples
 
 
+@pytest.mark.parametrize(("count", "too_few"), [(16, True), (29, True), (30, False)])
+def test_samples_of_which_no_bound_is_told_are_too_few_for_any_package(
+    count: int, too_few: bool
+) -> None:
+    eager = torch.randn(count, 8)
+    pairs = [(eager, eager + 1e-3 * torch.randn(count, 8), None)]
+    found = measure_metric(Metric("cosine"), "y", MetricRule(0.05), "", pairs)
+    assert found.changed
+    assert found.has_too_few_samples is too_few
+    assert ("not enough samples to tell:" in found.told) is too_few
+
+
 @pytest.mark.parametrize("most", [0.004, 0.02, 0.3])
 def test_samples_that_are_too_few_for_any_package_are_told_by_their_labels_alone(
     most: float,
