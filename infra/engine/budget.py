@@ -112,7 +112,7 @@ def has_no_room(folder: Path) -> bool:
 
 
 def disk_full(who: str, folder: Path) -> EnvironmentLacking:
-    """Return what is told of who found no room on the disk of `folder`, or of another."""
+    """Return what is told of what found no room on the disk of `folder`, or of another."""
     return EnvironmentLacking(
         f"{who} found no room on a disk",
         expected="room for what a release makes, some times the size of the weights",
