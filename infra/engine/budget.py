@@ -104,11 +104,19 @@ def tells_of_full_disk(text: str) -> bool:
 def has_no_room(folder: Path) -> bool:
     """Tell whether the disk of `folder`, or that of temporary files, holds no more.
 
-    What fails there may say anything, and what it says may have found no room either.
+    What fails there may say anything.
     """
     usages = (shutil.disk_usage(place) for place in (folder, _temporary()))
     # Some file systems don't tell their size.
     return any(usage.total and usage.free < _LEAST_ROOM_BYTES for usage in usages)
+
+
+def is_for_want_of_room(said: str, folder: Path) -> bool:
+    """Tell whether a process that said this failed because a disk is full.
+
+    That is told by its words or, which may have found no room either, by the disk of `folder`.
+    """
+    return tells_of_full_disk(said) or has_no_room(folder)
 
 
 def disk_full(who: str, folder: Path) -> EnvironmentLacking:

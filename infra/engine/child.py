@@ -27,10 +27,9 @@ from handoff.artifacts.record import Job, absolute, from_plain, to_plain
 from handoff.infra.engine import looking
 from handoff.infra.engine.budget import (
     disk_full,
-    has_no_room,
+    is_for_want_of_room,
     killed_by_others,
     out_of_time,
-    tells_of_full_disk,
     time_factor,
     too_many,
 )
@@ -306,8 +305,7 @@ class StepProcess:
         with self.log.open("rb") as stream:
             stream.seek(log_began)
             output = stream.read().decode(errors="replace").strip()
-        # The log finds no room either.
-        if tells_of_full_disk(output) or has_no_room(self.log.parent):
+        if is_for_want_of_room(output, self.log.parent):
             return disk_full(f"the step {step_of(job).name}", self.log.parent)
         how = f"signal {_signal_name(-code)}" if code < 0 else f"exit status {code}"
         lines = output[-_LOG_TAIL_CHARACTERS:] or "nothing printed"

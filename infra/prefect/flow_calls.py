@@ -153,7 +153,7 @@ def call_flow(settings: Settings, workspace: Path | None, load: Callable[[], Cal
         raise
     except Exception as error:
         # An embedded server that can't write answers that it is broken.
-        if is_disk_full(error) or (server is not None and has_no_room(settings.home)):
+        if is_disk_full(error) or (settings.is_embedded and has_no_room(settings.home)):
             raise disk_full("the flow", settings.home) from error
         # What is left is Prefect's own: a server that can't be reached, or doesn't let us in.
         raise EnvironmentLacking(

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from handoff.artifacts.release.mechanics import Limits, Outcome
-from handoff.infra.engine.budget import disk_full, has_no_room, tells_of_full_disk
+from handoff.infra.engine.budget import disk_full, is_for_want_of_room
 from handoff.infra.engine.starting import Running, ask, started, until_left
 
 # The limits are set by a shell that becomes the program: setting them between fork and exec is not
 # safe in a process that has threads.
 _LIMITED = 'ulimit -c 0; ulimit -v "$0"; exec "$@"'
 # OpenMP's threads spin while they wait, also for one that has lost its core to a program beside it:
-# replays beside others took 10 s, and 7.7 where they sleep (ResNet-18, two cores).
+# a probe took 10.3 s, and 8.7 where they sleep (ResNet-18, two cores).
 _ASLEEP = 'export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-PASSIVE}"; ' + _LIMITED
 _MESSAGE_CHARACTERS = 300
 # libtorch alone takes 2.5 GiB of address space, and 64 MiB more for each thread.
@@ -192,8 +192,8 @@ def _ended(text: bytes, code: int | None, complaint: bytes, limits: Limits) -> E
         return Ended(lines, "hung", f"no answer within {limits.answer_s:g} s")
     said = complaint.decode(errors="replace")
     has_failed = code not in (0, _OTHER_OUTPUTS)
-    if has_failed and (tells_of_full_disk(said) or has_no_room(Path.cwd())):
-        # That is no word about the package; and what it said may have found no room either.
+    if has_failed and is_for_want_of_room(said, Path.cwd()):
+        # That is no word about the package.
         raise disk_full("handoff-runner", Path.cwd())
     return Ended(lines, *_classify(code, said))
 

@@ -6,6 +6,7 @@ import itertools
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.optimize.messages import OptimizeJob
 from handoff.tasks.probe.limited import run_limited
+from tests.limits import LIMIT_S
 from tests.studies.outages.full_disks import small_disk
 from tests.tasks.deliveries import write_delivery
 from tests.tasks.probe.samples import SHORT
@@ -169,3 +171,28 @@ def test_a_step_without_room_says_so_and_not_that_it_crashed(
 
 def test_a_step_with_room_enough_goes_through(optimize: Callable[[int], object]) -> None:
     assert optimize(12 << 20)
+
+
+def test_an_embedded_server_that_fails_beside_a_full_disk_is_no_reason_of_its_own(
+    disk: Path,
+) -> None:
+    program = (
+        "from handoff.artifacts.errors import EnvironmentLacking\n"
+        "from handoff.infra.prefect import flow_calls\n"
+        "from handoff.infra.settings import read_settings\n"
+        "flow_calls.begin_server = lambda _: None\n"
+        "def load(): raise RuntimeError('500 Internal Server Error')\n"
+        "try: flow_calls.call_flow(read_settings(), None, load)\n"
+        "except EnvironmentLacking as told: print(told.what)\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}
+
+    def told() -> str:
+        return subprocess.run(
+            [sys.executable, "-c", program], env={**environment, "HANDOFF_HOME": str(disk)},
+            capture_output=True, text=True, check=True, timeout=LIMIT_S,
+        ).stdout.strip()  # fmt: skip
+
+    assert told() == "Prefect could not run the flow"
+    (disk / "ballast").write_bytes(bytes(shutil.disk_usage(disk).free))
+    assert told() == "the flow found no room on a disk"

@@ -72,6 +72,11 @@ def verify_functions(
     return verify.run(job)
 
 
+def masked(inputs: Tensors) -> Tensors:
+    """What a package of `Masked` gives."""
+    return (Masked()(*inputs),)
+
+
 def affine(inputs: Tensors) -> Tensors:
     return (inputs[0] * 2.0 + 1.0,)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,20 +32,33 @@ def test_what_is_right_in_every_manner_of_calling_is_accepted(
     assert not result.notes
 
 
-@pytest.mark.parametrize(
+# The first call of a size is compared with the reference, and with the second.
+from_some_call_on = pytest.mark.parametrize(
     ("wrong_from", "told"),
     [(2, "called again after others"), (3, "called by several threads")],
 )
+
+
+def _wrong_from(call: int) -> Callable[[Tensors], bool]:
+    """Return what counts calls of small sizes, and tells whether one is that or a later one."""
+    calls: dict[int, int] = {}
+
+    def is_wrong(inputs: Tensors) -> bool:
+        size = len(inputs[0])
+        calls[size] = calls.get(size, 0) + 1
+        return size < 3 and calls[size] >= call
+
+    return is_wrong
+
+
+@from_some_call_on
 def test_a_package_that_keeps_something_of_an_earlier_call_is_refused(
     wrong_from: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: dict[int, int] = {}
+    is_wrong = _wrong_from(wrong_from)
 
     def remembers(inputs: Tensors) -> Tensors:
-        # The first call of a size is compared with the reference, and with the second.
-        size = len(inputs[0])
-        calls[size] = calls.get(size, 0) + 1
-        return (inputs[0] * 2.0 + 1.0 + (1e-5 if size < 3 and calls[size] >= wrong_from else 0.0),)
+        return (inputs[0] * 2.0 + 1.0 + (1e-5 if is_wrong(inputs) else 0.0),)
 
     result = verify_functions(monkeypatch, affine_reference(tmp_path), remembers)
 
@@ -78,20 +92,15 @@ def test_the_same_bits_by_chance_are_refused_where_nothing_adds_atomically(
     assert any("called again after others, the package gives" in r for r in result.reasons)
 
 
-@pytest.mark.parametrize(
-    ("wrong_from", "told"),
-    [(2, "called again after others"), (3, "called by several threads")],
-)
+@from_some_call_on
 def test_atomic_sums_are_no_excuse_for_other_numbers(
     wrong_from: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: dict[int, int] = {}
+    is_wrong = _wrong_from(wrong_from)
 
     def loses_a_term(inputs: Tensors) -> Tensors:
-        size = len(inputs[0])
-        calls[size] = calls.get(size, 0) + 1
         (y,) = _last_bits_by_chance(inputs)
-        if size < 3 and calls[size] >= wrong_from:
+        if is_wrong(inputs):
             y[0, 0] -= 0.1
         return (y,)
 

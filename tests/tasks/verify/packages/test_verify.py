@@ -26,6 +26,7 @@ from tests.tasks.verify.packages.functions import (
     affine,
     affine_reference,
     make_reference,
+    masked,
     verify_functions,
 )
 
@@ -67,7 +68,7 @@ def test_a_package_with_numbers_where_its_library_has_nan_is_refused(
     result = verify_functions(
         monkeypatch,
         file,
-        lambda inputs: (Masked()(*inputs),),
+        masked,
         lambda inputs: (Masked()(*inputs).nan_to_num(nan=instead),),
     )
     assert any("model.pt2 and model.so give different bits" in r for r in result.reasons)
@@ -90,7 +91,7 @@ def test_a_package_of_another_dtype_than_its_library_is_refused(
     result = verify_functions(
         monkeypatch,
         file,
-        lambda inputs: (Masked()(*inputs),),
+        masked,
         lambda inputs: (Masked()(*inputs).double(),),
     )
     assert any("different bits" in reason for reason in result.reasons)
@@ -281,9 +282,7 @@ def test_the_model_is_read_again_only_where_an_element_lies_outside_what_was_agr
 
     monkeypatch.setattr(verify, "read_delivery", read)
     staging = tmp_path / "staging"
-    right = verify_functions(
-        monkeypatch, file, lambda inputs: (Masked()(*inputs),), staging=staging
-    )
+    right = verify_functions(monkeypatch, file, masked, staging=staging)
     assert right.accepted, right.reasons
     assert not reads
     wrong = verify_functions(
