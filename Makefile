@@ -206,7 +206,7 @@ pictures: ready
 
 reference: ready
 	$(BIN)/python -m handoff.infra.documenting.recipe_reference docs/recipe-reference.md
-	$(BIN)/python -m handoff.infra.documenting.house docs/how-it-works.md
+	$(BIN)/python -m handoff.infra.documenting.folders docs/how-it-works.md
 	$(BIN)/python -m handoff.infra.documenting.findings docs/training.md
 	$(BIN)/python -m handoff.infra.documenting.words docs/glossary.md
 

@@ -96,7 +96,7 @@ def from_plain(kind: type[T], plain: object, where: str = "") -> T:
     try:
         return cast(T, _decoder(cast(Hashable, kind))(plain))
     except _Unfit as error:
-        raise RecordInvalid(f"{where or kind.__name__}{error.told}") from error.cause
+        raise RecordInvalid(f"{where or kind.__name__}{error.text}") from error.cause
 
 
 class _Unfit(Exception):
@@ -104,12 +104,12 @@ class _Unfit(Exception):
 
     def __init__(self, told: str, cause: Exception | None = None) -> None:
         super().__init__(told)
-        self.told = told
+        self.text = told
         self.cause = cause
 
     def within(self, place: str) -> _Unfit:
         """Return the same of what holds it at `place`."""
-        return _Unfit(f"{place}{self.told}", self.cause)
+        return _Unfit(f"{place}{self.text}", self.cause)
 
 
 def _fail(expected: str, got: object) -> _Unfit:

@@ -77,7 +77,7 @@ def _print_outcome(released: list[dict[str, Any]]) -> None:
                         seconds(timing["package_s"]),
                         Interval(
                             timing["speedup"], timing["speedup_low"], timing["speedup_high"]
-                        ).told,
+                        ).text,
                         f"{error:.1e}",
                     )
                 )

@@ -7,21 +7,21 @@ from typing import Annotated, Any, cast
 from prefect import flow, task
 from pydantic import Field
 
+from handoff.artifacts.host import HostSettings
 from handoff.artifacts.record import to_plain
-from handoff.artifacts.site import Site
 from handoff.flows import policies
-from handoff.flows.handing_back import handed_back
-from handoff.flows.site import here
+from handoff.flows.host import host_settings
+from handoff.flows.rescheduling import handed_back
 from handoff.tasks import steps
 from handoff.tasks.registry.messages import CollectJob, CollectResult
-from handoff.tasks.registry.moving import opened_registrar
+from handoff.tasks.registry.transitions import opened_registrar
 
 
 @task(**policies.step(steps.COLLECT.name))
-def collect(site: Site, grace_h: float, pretend: bool) -> CollectResult:
+def collect(host: HostSettings, grace_h: float, pretend: bool) -> CollectResult:
     """Remove what isn't needed and is old enough."""
-    with opened_registrar(site) as (registrar, _):
-        return registrar.run(CollectJob(site.stores, grace_h, pretend))
+    with opened_registrar(host) as (registrar, _):
+        return registrar.run(CollectJob(host.stores, grace_h, pretend))
 
 
 @flow(**policies.COLLECT_GARBAGE)
@@ -30,7 +30,7 @@ def collect_garbage(
     pretend: Annotated[bool, Field(description="Only tell what would be removed.")] = False,
 ) -> dict[str, Any]:
     """Remove from the store what no version needs; return how much that was."""
-    site = here()
-    with handed_back(site):
-        found = collect(site, older_than_h, pretend)
+    host = host_settings()
+    with handed_back(host):
+        found = collect(host, older_than_h, pretend)
     return cast(dict[str, Any], to_plain(found))

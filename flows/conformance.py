@@ -9,19 +9,19 @@ from typing import Any, cast
 from prefect import flow
 
 from handoff.artifacts.conformance.table import Conformance
+from handoff.artifacts.host import HostSettings
 from handoff.artifacts.recipe.target import CpuTarget, parse_target
 from handoff.artifacts.record import to_plain
-from handoff.artifacts.site import Site
 from handoff.flows import policies
-from handoff.flows.handing_back import handed_back
+from handoff.flows.host import host_settings
 from handoff.flows.parameters import Attempt, ConformanceParameters
-from handoff.flows.site import here
+from handoff.flows.rescheduling import handed_back
 from handoff.flows.steps import conform, keep_table, sign_table
 from handoff.infra.engine.child import StepProcess
 from handoff.tasks.conformance.messages import KeepTableJob
 from handoff.tasks.conformance.running import Plan, Progress
 from handoff.tasks.registry.messages import KeyJob
-from handoff.tasks.registry.moving import SIGNER, opened_registrar
+from handoff.tasks.registry.transitions import SIGNER, opened_registrar
 
 LOGGER = logging.getLogger("handoff.conformance")
 
@@ -33,31 +33,31 @@ def conformance(parameters: ConformanceParameters, attempt: Attempt = 1) -> dict
     A run that is begun again after a crash goes on where it was. With `operators`, only those are
     asked, and what comes out is returned and not kept.
     """
-    site = here()
+    host = host_settings()
     target = parse_target(parameters.target)
     assert isinstance(target, CpuTarget)
-    with handed_back(site):
-        table = make_conformance(site, target, tuple(parameters.operators), again=parameters.again)
+    with handed_back(host):
+        table = make_conformance(host, target, tuple(parameters.operators), again=parameters.again)
     return cast(dict[str, Any], to_plain(table))
 
 
 def make_conformance(
-    site: Site, target: CpuTarget, operators: tuple[str, ...] = (), *, again: bool = False
+    host: HostSettings, target: CpuTarget, operators: tuple[str, ...] = (), *, again: bool = False
 ) -> Conformance:
     """Return the table of today's toolchain for `target`; it is kept unless it is of a few."""
     plan = Plan(
-        target, {}, site.compiler, site.builds.parent / "conformance", operators, again=again
+        target, {}, host.compiler, host.builds.parent / "conformance", operators, again=again
     )
     table = conform(plan, _tell)
     if operators:
         return table
     with (
-        opened_registrar(site) as (registrar, scratch),
+        opened_registrar(host) as (registrar, scratch),
         closing(StepProcess(SIGNER, scratch / "sign.log")) as signer,
     ):
-        signer.run(KeyJob(site.key, site.stores.trusted))
-        envelope = sign_table(signer, site, table)
-        keeping = KeepTableJob(table, envelope, site.stores, scratch / "conformance")
+        signer.run(KeyJob(host.key, host.stores.trusted))
+        envelope = sign_table(signer, host, table)
+        keeping = KeepTableJob(table, envelope, host.stores, scratch / "conformance")
         kept = keep_table(registrar, keeping)
     if kept.not_shown:
         LOGGER.warning("The table is kept, and not shown in MLflow: %s", kept.not_shown)

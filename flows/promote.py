@@ -7,21 +7,21 @@ from typing import Any
 from prefect import flow, task
 from prefect.runtime import flow_run
 
+from handoff.artifacts.host import HostSettings
 from handoff.artifacts.record import to_plain
-from handoff.artifacts.site import Site
 from handoff.flows import policies
-from handoff.flows.handing_back import handed_back
+from handoff.flows.host import host_settings
 from handoff.flows.parameters import PromoteParameters
-from handoff.flows.site import here
-from handoff.tasks.registry import moving
+from handoff.flows.rescheduling import handed_back
+from handoff.tasks.registry import transitions
 from handoff.tasks.registry.appending import Appended
 from handoff.tasks.registry.changes import Author
 
 
 @task(**policies.step("move alias"))
-def move_alias(site: Site, wanted: moving.Promotion, author: Author) -> Appended:
+def move_alias(host: HostSettings, wanted: transitions.Promotion, author: Author) -> Appended:
     """Time the version beside the one that is served, and append the promotion to the ledger."""
-    return moving.promote(site, wanted, author)
+    return transitions.promote(host, wanted, author)
 
 
 @flow(**policies.PROMOTE)
@@ -30,9 +30,9 @@ def promote(parameters: PromoteParameters) -> dict[str, Any]:
 
     Raises `BlessingRefused` for a rule of the recipe's [promotion] that it breaks.
     """
-    site = here()
-    author = Author(parameters.by or site.by, parameters.reason.strip(), flow_run.id or "")
-    wanted = moving.Promotion(
+    host = host_settings()
+    author = Author(parameters.by or host.by, parameters.reason.strip(), flow_run.id or "")
+    wanted = transitions.Promotion(
         parameters.model,
         parameters.version,
         parameters.alias,
@@ -40,8 +40,8 @@ def promote(parameters: PromoteParameters) -> dict[str, Any]:
         narrower=parameters.narrower,
         new_alias=parameters.new_alias,
     )
-    with handed_back(site):
-        appended = move_alias(site, wanted, author)
+    with handed_back(host):
+        appended = move_alias(host, wanted, author)
     return {
         "model": parameters.model,
         "version": appended.version,

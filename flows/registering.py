@@ -10,11 +10,11 @@ from prefect.runtime import flow_run
 
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.digest import Digest
+from handoff.artifacts.host import HostSettings
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.release.manifest import Manifest
-from handoff.artifacts.site import Site
+from handoff.flows.pages import own_page, show_released
 from handoff.flows.parameters import ReleaseParameters
-from handoff.flows.showing import own_page, show_released
 from handoff.flows.steps import append, catalogue, upload
 from handoff.tasks.registry.appending import Appended, Change, told_as_done
 from handoff.tasks.registry.changes import ReleaseRequest
@@ -33,15 +33,15 @@ class Wanted:
     parameters: ReleaseParameters
     delivery: Path
     recipe: Recipe
-    site: Site
+    host: HostSettings
     said: Lineage
     began: str = ""
 
 
 def register(processes: Processes, wanted: Wanted, manifest: Manifest) -> dict[str, Any]:
     """Upload the release, sign it, append it to the ledger, and show it in MLflow."""
-    folder, parameters, site = processes.jobs.release, wanted.parameters, wanted.site
-    stores = site.stores
+    folder, parameters, host = processes.jobs.release, wanted.parameters, wanted.host
+    stores = host.stores
     uploaded = upload(
         processes.registrar(), UploadJob(manifest, folder, stores, processes.jobs.staging)
     )
@@ -52,8 +52,8 @@ def register(processes: Processes, wanted: Wanted, manifest: Manifest) -> dict[s
         parameters.alias,
         rebuild=parameters.rebuild,
     )
-    author = parameters.author(site.by, flow_run.id or "")
-    change = Change(request, author, stores, site.key, manifest, uploaded)
+    author = parameters.author(host.by, flow_run.id or "")
+    change = Change(request, author, stores, host.key, manifest, uploaded)
     appended = append(processes.registrar(), processes.signer(), change)
     is_ours = appended.entry is not None and appended.entry.manifest == manifest.digest
     job = CatalogueJob(
@@ -61,11 +61,11 @@ def register(processes: Processes, wanted: Wanted, manifest: Manifest) -> dict[s
         manifest.model,
         appended.version,
         folder if is_ours else None,
-        flow_run=own_page(site) if is_ours else "",
+        flow_run=own_page(host) if is_ours else "",
     )
     with told_as_done(manifest.model, appended):
         catalogue(processes.registrar(), job)
-    show_released(site, manifest, appended.version, appended.aliases)
+    show_released(host, manifest, appended.version, appended.aliases)
     told = _told(manifest.model, appended, reused=not is_ours)
     return {**told, "notes": uploaded.lacking}
 
@@ -79,12 +79,12 @@ def register_again(
 ) -> dict[str, Any]:
     """Make the alias point to a version that was made from the same before."""
     assert known.manifest is not None
-    parameters, site = wanted.parameters, wanted.site
+    parameters, host = wanted.parameters, wanted.host
     request = ReleaseRequest(model, known.manifest, fingerprint, parameters.alias)
-    author = parameters.author(site.by, flow_run.id or "")
-    change = Change(request, author, site.stores, site.key)
+    author = parameters.author(host.by, flow_run.id or "")
+    change = Change(request, author, host.stores, host.key)
     appended = append(processes.registrar(), processes.signer(), change)
-    job = CatalogueJob(site.stores, model, appended.version)
+    job = CatalogueJob(host.stores, model, appended.version)
     with told_as_done(model, appended):
         catalogue(processes.registrar(), job)
     return _told(model, appended, reused=True)

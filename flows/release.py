@@ -11,11 +11,11 @@ from typing import Any
 from prefect import flow
 
 from handoff.flows import policies
-from handoff.flows.handing_back import handed_back
+from handoff.flows.host import host_settings
+from handoff.flows.pages import refusals_shown
 from handoff.flows.parameters import Attempt, ReleaseParameters
 from handoff.flows.releasing import delivered_folder, make_release, opened_workspace, wanted_release
-from handoff.flows.showing import refusals_shown
-from handoff.flows.site import here
+from handoff.flows.rescheduling import handed_back
 from handoff.flows.target.elsewhere import Elsewhere, find_routes
 from handoff.tasks.release.processes import Processes
 
@@ -29,15 +29,15 @@ def release(parameters: ReleaseParameters, attempt: Attempt = 1) -> dict[str, An
     `DeliveryUnreadable`, `DeliveryUnsound`, `BlessingRefused`, `StoreFailed` or `RegistryFailed`;
     nothing is released then, but for `NotShownYet`, which says that it is.
     """
-    site = here()
+    host = host_settings()
     with (
-        handed_back(site),
-        opened_workspace(site) as workspace,
-        refusals_shown(site, parameters, workspace) as attempted,
+        handed_back(host),
+        opened_workspace(host) as workspace,
+        refusals_shown(host, parameters, workspace) as attempted,
     ):
         delivery = attempted.know(delivered_folder(parameters, workspace))
-        wanted = wanted_release(parameters, site, delivery, attempted.began)
-        elsewhere = find_routes(wanted.recipe) if site.is_worker else Elsewhere()
+        wanted = wanted_release(parameters, host, delivery, attempted.began)
+        elsewhere = find_routes(wanted.recipe) if host.is_worker else Elsewhere()
         with Processes(
             workspace,
             wanted.recipe,

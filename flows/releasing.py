@@ -12,8 +12,8 @@ from prefect.runtime import flow_run
 from handoff.artifacts.delivery.contract import read_contract
 from handoff.artifacts.delivery.uri import LocalSource, parse_delivery_uri
 from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.host import HostSettings
 from handoff.artifacts.recipe.reading import recipe_for
-from handoff.artifacts.site import Site
 from handoff.flows.parameters import ReleaseParameters
 from handoff.flows.registering import Wanted, register, register_again
 from handoff.flows.steps import (
@@ -42,12 +42,12 @@ from handoff.tasks.release.processes import FETCHER, Processes
 
 
 @contextmanager
-def opened_workspace(site: Site) -> Iterator[Path]:
-    """Give the folder of this build: the site's, or a new one that only a refusal leaves behind."""
-    if site.workspace is not None:
-        yield site.workspace
+def opened_workspace(host: HostSettings) -> Iterator[Path]:
+    """Give the folder of this build: the host's, or a new one that only a refusal leaves behind."""
+    if host.workspace is not None:
+        yield host.workspace
         return
-    workspace = open_workspace(site.builds)
+    workspace = open_workspace(host.builds)
     try:
         yield workspace
     except HandoffError:
@@ -69,18 +69,20 @@ def delivered_folder(parameters: ReleaseParameters, workspace: Path) -> Path:
         return fetch(process, FetchJob(parameters.delivery, workspace / "delivered")).folder
 
 
-def wanted_release(parameters: ReleaseParameters, site: Site, delivery: Path, began: str) -> Wanted:
+def wanted_release(
+    parameters: ReleaseParameters, host: HostSettings, delivery: Path, began: str
+) -> Wanted:
     """Return what is to be released, with the recipe that is the model's own where none is told.
 
     It was begun at `began`, in ISO 8601.
     """
     recipe = parameters.parsed_recipe()
     if recipe is None:
-        recipe = recipe_for(site.recipes, parameters.model or read_contract(delivery).model.name)
+        recipe = recipe_for(host.recipes, parameters.model or read_contract(delivery).model.name)
     assemble.require_trial_alias(recipe, parameters.alias)
     recipe.require_attainable()
     require_known_names(recipe, contract_in(delivery))
-    return Wanted(parameters, delivery, recipe, site, parameters.said, began)
+    return Wanted(parameters, delivery, recipe, host, parameters.said, began)
 
 
 def make_release(processes: Processes, wanted: Wanted, elsewhere: Elsewhere) -> dict[str, Any]:
@@ -90,16 +92,16 @@ def make_release(processes: Processes, wanted: Wanted, elsewhere: Elsewhere) -> 
     Raises `DeliveryUnreadable`, `DeliveryUnsound`, `BlessingRefused`, `StoreFailed` or
     `RegistryFailed`; nothing is released then, but for `NotShownYet`, which says that it is.
     """
-    parameters, site, recipe = wanted.parameters, wanted.site, wanted.recipe
-    opening = open_key.submit(processes.signer(), KeyJob(site.key, site.stores.trusted))
+    parameters, host, recipe = wanted.parameters, wanted.host, wanted.recipe
+    opening = open_key.submit(processes.signer(), KeyJob(host.key, host.stores.trusted))
     # It starts while the delivery is taken in.
     registrar = processes.registrar()
     taken = take_in(processes.graph, IntakeJob(wanted.delivery, processes.jobs.staging))
     taken = assemble.with_source(taken, parameters.model or "", wanted.said)
     model = taken.contract.model.name
-    fingerprint = fingerprint_release(taken.digest, recipe, site.compiler)
+    fingerprint = fingerprint_release(taken.digest, recipe, host.compiler)
     looking = LookUpJob(
-        model, fingerprint, site.stores, parameters.alias, taken.digest, recipe, site.compiler
+        model, fingerprint, host.stores, parameters.alias, taken.digest, recipe, host.compiler
     )
     earlier = look_up.submit(registrar, looking)
     # What could not be signed is not built.
@@ -122,7 +124,7 @@ def make_release(processes: Processes, wanted: Wanted, elsewhere: Elsewhere) -> 
     away = send_targets(processes, wanted, elsewhere.routes, key)
     optimized = optimize(processes.graph, processes.jobs.optimize())
     looking_up = KnownWrongJob(
-        site.stores, site.compiler, recipe.resolved_targets(), recipe.options, optimized.calls
+        host.stores, host.compiler, recipe.resolved_targets(), recipe.options, optimized.calls
     )
     faults = known_wrong.submit(registrar, looking_up)
     # The graph is on disk now, and what read it holds as much memory as a compiler.

@@ -29,7 +29,7 @@ from pydantic import Field
 
 from handoff.flows import policies
 from handoff.flows.children import MOST_ATTEMPTS, attempt_of, successor
-from handoff.flows.site import RESUME_TAG
+from handoff.flows.names import RESUME_TAG
 
 ALL = "all"
 # A run's id, or the name by which events tell of it.

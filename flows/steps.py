@@ -12,8 +12,8 @@ from prefect import Task, task
 
 from handoff.artifacts.conformance.table import Conformance
 from handoff.artifacts.delivery.captures import CaptureRow
+from handoff.artifacts.host import HostSettings
 from handoff.artifacts.record import Job
-from handoff.artifacts.site import Site
 from handoff.flows import policies
 from handoff.flows.progress import announced
 from handoff.infra.engine.child import StepProcess
@@ -137,9 +137,9 @@ def conform(plan: Plan, tell: Tell) -> Conformance:
 
 
 @task(**policies.step(steps.SIGN_TABLE.name))
-def sign_table(process: StepProcess, site: Site, table: Conformance) -> str:
+def sign_table(process: StepProcess, host: HostSettings, table: Conformance) -> str:
     """Sign a conformance table; return the envelope."""
-    return _wait(process, SignTableJob(table, site.key), "sign").envelope
+    return _wait(process, SignTableJob(table, host.key), "sign").envelope
 
 
 @task(**policies.step("sign and append"))

@@ -112,7 +112,7 @@ def inspect(delivery: str | Path, *, recipe: Recipe | None = None) -> Inspection
     `recipe` brings extensions and the lineage that is required. Raises `DeliveryUnreadable` for a
     folder that is none.
     """
-    from handoff.infra.commands.others import judge_delivery
+    from handoff.infra.commands.inspection import judge_delivery
     from handoff.infra.commands.release import require_folder
 
     with tempfile.TemporaryDirectory(prefix="handoff-inspect-") as scratch:
@@ -174,10 +174,15 @@ def promote(
     that may be a mistake.
     """
     from handoff.infra.commands.registry import parse_version, require_alias
-    from handoff.infra.settings import author_name, read_settings, read_site, require_writable_home
+    from handoff.infra.settings import (
+        author_name,
+        read_host_settings,
+        read_settings,
+        require_writable_home,
+    )
     from handoff.tasks.registry.changes import Author
-    from handoff.tasks.registry.moving import Promotion
-    from handoff.tasks.registry.moving import promote as promote_version
+    from handoff.tasks.registry.transitions import Promotion
+    from handoff.tasks.registry.transitions import promote as promote_version
 
     name, wanted = parse_version(reference)
     require_alias(to)
@@ -185,7 +190,7 @@ def promote(
     require_writable_home(settings)
     promotion = Promotion(name, wanted, to, narrower=narrower, new_alias=new_alias)
     author = Author(author_name(), reason.strip())
-    return promote_version(read_site(settings), promotion, author).version
+    return promote_version(read_host_settings(settings), promotion, author).version
 
 
 @naming_extras()

@@ -48,7 +48,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.artifacts.site import SigningKey, Site, Stores
+from handoff.artifacts.host import HostSettings, SigningKey, Stores
 from handoff.infra.home import home_folder, store_location
 
 
@@ -151,10 +151,10 @@ def _signing_key(home: Path) -> SigningKey:
     return SigningKey(named, place)
 
 
-def read_site(
+def read_host_settings(
     settings: Settings, workspace: Path | None = None, *, is_worker: bool = False
-) -> Site:
-    """Return this machine's site for the flows that run on it, with an open `workspace`.
+) -> HostSettings:
+    """Return this host's settings for the flows that run on it, with an open `workspace`.
 
     Raises `EnvironmentLacking` where what releases isn't installed: nothing is begun then.
     """
@@ -162,7 +162,7 @@ def read_site(
 
     require_extra("release")
     recipes = os.environ.get("HANDOFF_RECIPES", "")
-    return Site(
+    return HostSettings(
         builds=settings.home / "builds",
         stores=settings.stores,
         key=settings.signing_key,
@@ -201,7 +201,7 @@ def paths_kept_from_steps() -> tuple[Path, ...]:
     paths = [home_folder() / "keys" / "private", home_folder() / "stack"]
     if named and signing_key_scheme() == "file":
         paths.append(Path(urlsplit(named).path if ":" in named else named).expanduser().absolute())
-    if token := read_telling_settings().token_file:
+    if token := read_notification_settings().token_file:
         paths.append(token)
     scratch = {Path(os.path.realpath(p)) for p in ("/tmp", os.environ.get("TMPDIR") or "/tmp")}  # noqa: S108
     return tuple(path for path in paths if not scratch & set(Path(os.path.realpath(path)).parents))
@@ -334,7 +334,7 @@ def read_served_settings() -> ServedSettings:
         mlflow_password=os.environ.get("MLFLOW_AUTH_ADMIN_PASSWORD", ""),
         postgres_programs=os.environ.get("HANDOFF_POSTGRES", ""),
         has_own_store=bool(os.environ.get("HANDOFF_STORE", "")),
-        tells=read_telling_settings().is_wanted,
+        tells=read_notification_settings().is_wanted,
     )
 
 
@@ -367,7 +367,7 @@ def mlflow_login() -> str | None:
 
 
 @dataclass(frozen=True)
-class TellingSettings:
+class NotificationSettings:
     """Whom the environment names to be told; empty: nobody."""
 
     block: str
@@ -381,10 +381,10 @@ class TellingSettings:
         return bool(self.block or self.forge)
 
 
-def read_telling_settings() -> TellingSettings:
+def read_notification_settings() -> NotificationSettings:
     """Return whom the environment names to be told."""
     file = os.environ.get("HANDOFF_FORGE_TOKEN_FILE", "")
-    return TellingSettings(
+    return NotificationSettings(
         block=os.environ.get("HANDOFF_NOTIFY", ""),
         forge=os.environ.get("HANDOFF_FORGE", ""),
         forge_url=os.environ.get("HANDOFF_FORGE_URL", ""),
@@ -392,7 +392,7 @@ def read_telling_settings() -> TellingSettings:
     )
 
 
-def read_forge_token(settings: TellingSettings) -> str:
+def read_forge_token(settings: NotificationSettings) -> str:
     """Return the token for commit statuses as it is now; empty where there is none.
 
     Raises `EnvironmentLacking` for a file that can't be read.

@@ -32,7 +32,7 @@ from handoff.tasks.report import messages as report
 from handoff.tasks.timing import messages as timing
 from handoff.tasks.verify import messages as verify
 from handoff.tasks.verify.interpret import messages as interpret
-from handoff.tasks.verify.torches import messages as torches
+from handoff.tasks.verify.torch_versions import messages as torches
 
 J = TypeVar("J", bound=Job[Any])
 R = TypeVar("R")

@@ -21,7 +21,7 @@ import psutil
 from handoff.infra.engine.environments import STACK_MARK
 from handoff.infra.prefect.orphans import marked
 from handoff.infra.stack import postgres
-from handoff.infra.stack.place import Place
+from handoff.infra.stack.layout import StackLayout
 from tests.limits import LIMIT_S
 from tests.prefect_server import free_port
 
@@ -73,8 +73,8 @@ class Home:
         return [" ".join(command_line(process)) for process in found]
 
     @property
-    def place(self) -> Place:
-        return Place(self.folder)
+    def place(self) -> StackLayout:
+        return StackLayout(self.folder)
 
 
 def command_line(process: int) -> list[str]:
@@ -108,9 +108,9 @@ def wait_until(what: str, is_so: Callable[[], bool], limit_s: float = 120.0) -> 
 
 
 @contextmanager
-def foreign_postgres(folder: Path) -> Iterator[tuple[psutil.Process, Place]]:
+def foreign_postgres(folder: Path) -> Iterator[tuple[psutil.Process, StackLayout]]:
     """Another cluster, which no 'handoff up' started."""
-    place = Place(folder)
+    place = StackLayout(folder)
     place.make()
     postgres.prepare_cluster(place, postgres.find_programs(""))
     service = postgres.postgres_service(place, postgres.find_programs(""))

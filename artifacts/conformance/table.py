@@ -206,14 +206,14 @@ def told_changes(before: Conformance, after: Conformance) -> tuple[str, ...]:
 class KnownFault:
     """What a table knows a package to get wrong, or to crash at, of a graph's calls.
 
-    `calls` are those of the graph that it takes, with their dtypes, and `told` says what is wrong.
-    `inputs` are the values that show it, in the order of the operator's tensors; empty where none
-    were kept. `operator` is the test suite's name for it.
+    `calls` are those of the graph that it takes, with their dtypes, and `description` says what is
+    wrong. `inputs` are the values that show it, in the order of the operator's tensors; empty where
+    none were kept. `operator` is the test suite's name for it.
     """
 
     calls: tuple[str, ...]
     operator: str
-    told: str
+    description: str
     inputs: tuple[PlainTensor, ...] = ()
 
     @property

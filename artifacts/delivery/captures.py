@@ -7,12 +7,12 @@ from typing import Literal
 
 from handoff.artifacts.release.interval import Interval
 
-Road = Literal[
+CaptureMethod = Literal[
     "torch.fx", "torch.export", "torch.export strict", "torch.compile", "torch.jit.trace",
     "torch.jit.script", "torch.onnx", "lazy tensors",
 ]  # fmt: skip
 # In the order of the table.
-ROADS: tuple[Road, ...] = (
+CAPTURE_METHODS: tuple[CaptureMethod, ...] = (
     "torch.fx", "torch.export", "torch.export strict", "torch.compile", "torch.jit.trace",
     "torch.jit.script", "torch.onnx", "lazy tensors",
 )  # fmt: skip
@@ -20,7 +20,7 @@ ROADS: tuple[Road, ...] = (
 
 @dataclass(frozen=True)
 class CaptureRow:
-    """What one road made of a model.
+    """What one method made of a model.
 
     `captured` without a `reason` means that there is something to call. `tried` sizes and values
     other than the example's were compared with eager, `wrong` says at which of them it failed or
@@ -29,7 +29,7 @@ class CaptureRow:
     `breaks` are Dynamo's graph breaks, each with its reason and line.
     """
 
-    road: Road
+    method: CaptureMethod
     captured: bool
     reason: str = ""
     tried: int = 0
@@ -50,17 +50,17 @@ class CaptureRow:
     def cells(self) -> tuple[str, ...]:
         """The row as text, below `COLUMNS`."""
         if not self.captured:
-            return self.road, "no", "", "", "", ""
+            return self.method, "no", "", "", "", ""
         right = f"{self.tried - len(self.wrong)} of {self.tried}"
-        speed = Interval(self.speedup, self.speedup_low, self.speedup_high).told
+        speed = Interval(self.speedup, self.speedup_low, self.speedup_high).text
         breaks = f", {len(self.breaks)} breaks" if self.breaks else ""
         return (
-            self.road, f"yes{breaks}", right, f"{self.max_abs:.1e}", speed if self.speedup else "",
-            f"{self.capture_s:.1f} s",
+            self.method, f"yes{breaks}", right, f"{self.max_abs:.1e}",
+            speed if self.speedup else "", f"{self.capture_s:.1f} s",
         )  # fmt: skip
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def reasons(self) -> tuple[str, ...]:
         """Why it wasn't captured, else the first of what is wrong and of the graph's breaks."""
         return (self.reason,) if self.reason else (*self.wrong[:3], *self.breaks[:3])
 
@@ -69,32 +69,36 @@ COLUMNS = ("captured by", "captured", "right elsewhere", "max error", "x eager",
 
 
 def recommend(rows: tuple[CaptureRow, ...]) -> str:
-    """Return in words which road suits the model, and why: the rows' measurements decide.
+    """Return in words which method suits the model, and why: the rows' measurements decide.
 
     It is a decision tree for a service without Python: ahead of time by `torch.export`
     where that is right on every size, and how to come there where it isn't.
     """
-    by_road = {row.road: row for row in rows}
-    exports = [by_road[road] for road in ROADS[1:3] if road in by_road]
+    by_method = {row.method: row for row in rows}
+    exports = [by_method[method] for method in CAPTURE_METHODS[1:3] if method in by_method]
     right = next((row for row in exports if row.is_right), None)
     parts = []
     if right is not None:
         parts.append(
-            f"{right.road} captures it and is right on all {right.tried} other inputs: compile it "
-            "ahead of time (AOTInductor)"
+            f"{right.method} captures it and is right on all {right.tried} other inputs: "
+            "compile it ahead of time (AOTInductor)"
         )
         parts += [
-            f"not {row.road}, which is wrong {row.wrong[0]}" for row in rows if row.wrong
+            f"not {row.method}, which is wrong {row.wrong[0]}" for row in rows if row.wrong
         ]  # fmt: skip
         return "; ".join(parts) + "."
-    parts += [f"{row.road}: {row.reason or _first_wrong(row)}" for row in exports]
-    compiled = by_road.get("torch.compile")
-    others = [row for row in rows if row.is_right and row.road not in ("torch.compile", *ROADS[:3])]
+    parts += [f"{row.method}: {row.reason or _first_wrong(row)}" for row in exports]
+    compiled = by_method.get("torch.compile")
+    others = [
+        row
+        for row in rows
+        if row.is_right and row.method not in ("torch.compile", *CAPTURE_METHODS[:3])
+    ]
     if compiled is not None and compiled.breaks:
         parts.append(f"Dynamo breaks the graph: {compiled.breaks[0]}")
     if others:
         fastest = max(others, key=lambda row: row.speedup)
-        parts.append(f"{fastest.road} is right on all {fastest.tried} other inputs, meanwhile")
+        parts.append(f"{fastest.method} is right on all {fastest.tried} other inputs, meanwhile")
     elif compiled is not None and compiled.is_right:
         parts.append("torch.compile is right, for a service that has Python")
     else:

@@ -216,7 +216,7 @@ class MeasuredMetric:
         )
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """The figures with what they mean for what was agreed."""
         if self.max_drop is None:
             return f"{self.figures}; the recipe agrees on no max_drop under [metric]"

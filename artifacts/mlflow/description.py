@@ -123,7 +123,7 @@ def with_gaps(markdown: str) -> str:
 def taken_over(manifest: Manifest) -> str:
     """Return a sentence for each target whose figures of speed are another package's."""
     told = [(target.slug, target.taken_over) for target in manifest.targets]
-    return "\n\n".join(f"`{slug}`: {earlier.told}." for slug, earlier in told if earlier)
+    return "\n\n".join(f"`{slug}`: {earlier.text}." for slug, earlier in told if earlier)
 
 
 def _changes(manifest: Manifest, version: int) -> str:
@@ -144,7 +144,7 @@ def _target_row(manifest: Manifest, target: TargetRecord) -> tuple[str, ...]:
         "-" if target.max_abs is None else f"{target.max_abs:.1e}",
         str(closest_call(manifest, target) or "-"),
         "-" if target.rmse_ratio is None else ratio(target.rmse_ratio),
-        target.headline.over_eager.told if target.headline else "-",
+        target.headline.over_eager.text if target.headline else "-",
         measured_size(target.size_bytes),
     )
 

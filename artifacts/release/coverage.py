@@ -82,7 +82,7 @@ class ClosestCall:
         return f"{self.needed:.1g} of {self.agreed.rtol:.2g}"
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """Return it as half a sentence."""
         if not self.needed:
             return f"within the agreed atol of {self.agreed.atol:g}"

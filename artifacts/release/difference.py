@@ -213,7 +213,7 @@ def _figures(target: TargetRecord) -> dict[str, str]:
         "size in bytes": str(target.size_bytes),
     }
     for timing in target.timings:
-        told[f"speed over eager, {timing.case}"] = timing.over_eager.told
+        told[f"speed over eager, {timing.case}"] = timing.over_eager.text
     return told
 
 

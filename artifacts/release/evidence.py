@@ -185,7 +185,7 @@ class TakenOver:
     measured: str
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """The sentence that stands beside what was taken over."""
         return (
             f"timings, memory and hostile inputs are those of model.so {self.library.short}, which "
@@ -320,7 +320,7 @@ class TorchCheck:
     why: str = ""
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """What was seen, in a sentence."""
         if not self.is_right:
             return f"not right with torch {self.version}: {self.why}"
@@ -349,7 +349,7 @@ class SourceCheck:
     external: tuple[str, ...] = ()
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """What was shown, and what wasn't, in a sentence."""
         count = len(self.kernels)
         kernels = f"{count} kernel" if count == 1 else f"{count} kernels"

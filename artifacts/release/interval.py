@@ -45,7 +45,7 @@ class Interval:
         return self.high <= (_NARROW if self.holds_one or self.is_blurred else _WIDE) * self.low
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """The figure with its interval; *not known* where that can't be acted on."""
         return str(self) if self.is_known else f"not known ({self.span})"
 

@@ -17,10 +17,10 @@ from prefect.logging import get_run_logger
 
 from handoff.artifacts.conformance.table import Conformance, told_changes
 from handoff.artifacts.errors import HandoffError, first_line
+from handoff.artifacts.host import HostSettings
 from handoff.artifacts.night import Night, NightRow, Outcome
 from handoff.artifacts.recipe.target import CpuTarget, host_cpu_flags
 from handoff.artifacts.record import to_plain
-from handoff.artifacts.site import Site
 from handoff.flows import policies
 from handoff.flows.children import (
     MOST_ATTEMPTS,
@@ -32,9 +32,9 @@ from handoff.flows.children import (
     wait_for,
 )
 from handoff.flows.conformance import make_conformance
+from handoff.flows.names import CONFORMANCE, RECOMPILE_MODEL
+from handoff.flows.pages import mlflow_page, own_page, page_of
 from handoff.flows.parameters import RebuildParameters, RecompileParameters
-from handoff.flows.showing import mlflow_page, own_page, page_of
-from handoff.flows.site import CONFORMANCE, RECOMPILE_MODEL
 from handoff.flows.steps import note_rows, read_rows, read_tables, show_night
 from handoff.infra.engine.child import StepProcess
 from handoff.tasks.conformance.messages import ReadTablesJob, Tables
@@ -42,7 +42,7 @@ from handoff.tasks.nightly.messages import NoteRowsJob, ReadRowsJob, ShowNightJo
 
 
 def conform_tonight(
-    site: Site, registrar: StepProcess, surveyed: Iterable[Surveyed], stamp: str
+    host: HostSettings, registrar: StepProcess, surveyed: Iterable[Surveyed], stamp: str
 ) -> tuple[str, ...]:
     """Return what today's toolchain breaks and fixes of the one before, in sentences.
 
@@ -57,17 +57,19 @@ def conform_tonight(
     told: list[str] = []
     for target in targets:
         try:
-            told += _conform(site, registrar, target, stamp)
+            told += _conform(host, registrar, target, stamp)
         except HandoffError as error:
             told.append(f"{target.slug}: its operators could not be asked: {first_line(error)}")
     return tuple(told)
 
 
-def _conform(site: Site, registrar: StepProcess, target: CpuTarget, stamp: str) -> tuple[str, ...]:
-    tables = _read(site, registrar, target)
+def _conform(
+    host: HostSettings, registrar: StepProcess, target: CpuTarget, stamp: str
+) -> tuple[str, ...]:
+    tables = _read(host, registrar, target)
     # One that comes with the code is signed and shown once, too, which asks nothing again.
     if tables.today is None or tables.today.unasked or not tables.is_kept:
-        made = _make(site, registrar, target, stamp)
+        made = _make(host, registrar, target, stamp)
         if made is None:
             return (f"{target.slug}: no worker has asked its operators",)
         tables = Tables(made, tables.before)
@@ -76,16 +78,18 @@ def _conform(site: Site, registrar: StepProcess, target: CpuTarget, stamp: str) 
     return told_changes(tables.before, tables.today)
 
 
-def _read(site: Site, registrar: StepProcess, target: CpuTarget) -> Tables:
+def _read(host: HostSettings, registrar: StepProcess, target: CpuTarget) -> Tables:
     return read_tables(
-        registrar, ReadTablesJob(site.stores, site.compiler, target, time.time()), target.slug
+        registrar, ReadTablesJob(host.stores, host.compiler, target, time.time()), target.slug
     )
 
 
-def _make(site: Site, registrar: StepProcess, target: CpuTarget, stamp: str) -> Conformance | None:
+def _make(
+    host: HostSettings, registrar: StepProcess, target: CpuTarget, stamp: str
+) -> Conformance | None:
     """Return the table that is made now, here or by a worker; None where none of them has."""
-    if not site.is_worker:
-        return make_conformance(site, target)
+    if not host.is_worker:
+        return make_conformance(host, target)
     with get_client(sync_client=True) as client:
         deployment = find_deployment(client, CONFORMANCE)
         if deployment is None:
@@ -97,7 +101,7 @@ def _make(site: Site, registrar: StepProcess, target: CpuTarget, stamp: str) -> 
             Child(deployment, key, wanted, (f"night:{stamp}",), f"conformance of {target.slug}"),
         )
     wait_for([run], policies.WAITS_S["conformance"])
-    return _read(site, registrar, target).today
+    return _read(host, registrar, target).today
 
 
 _STAMP = "%Y%m%dT%H%M%SZ"
@@ -124,7 +128,7 @@ def night_stamp(run: str) -> str:
 class NightWork:
     """A night under way: where, through which process to the stores, what is wanted, since when."""
 
-    site: Site
+    host: HostSettings
     registrar: StepProcess
     parameters: RecompileParameters
     stamp: str
@@ -132,11 +136,11 @@ class NightWork:
     def note(self, rows: Iterable[NightRow]) -> None:
         """Keep the rows of models that have none yet."""
         if told := tuple(rows):
-            note_rows(self.registrar, NoteRowsJob(self.site.stores, self.stamp, told))
+            note_rows(self.registrar, NoteRowsJob(self.host.stores, self.stamp, told))
 
     def rows(self) -> dict[str, NightRow]:
         """Return the rows that are there so far, by their models."""
-        job = ReadRowsJob(self.site.stores, self.stamp, time.time())
+        job = ReadRowsJob(self.host.stores, self.stamp, time.time())
         found = read_rows(self.registrar, job)
         return {row.model: row for row in found.rows}
 
@@ -152,7 +156,7 @@ def rebuild_models(
     left = [one for one in surveyed if one.model not in known]
     work.note(_told(one) for one in left if not one.is_due)
     due = [_wanted(work, one) for one in left if one.is_due]
-    ends = _by_workers(work, due) if work.site.is_worker else _one_by_one(due, rebuild)
+    ends = _by_workers(work, due) if work.host.is_worker else _one_by_one(due, rebuild)
     rows = work.rows()
     # Their runs ended without a word: killed, or never begun.
     silent = {
@@ -216,7 +220,7 @@ def _by_workers(work: NightWork, due: list[RebuildParameters]) -> Mapping[str, _
     for model, run in runs.items():
         last = ended[run.id]
         why = f"{last.state.name}: {last.state.message}" if last.state else "no state"
-        found[model] = _End(why, page_of(work.site, last.id))
+        found[model] = _End(why, page_of(work.host, last.id))
     return found
 
 
@@ -247,10 +251,10 @@ def _rebuild_here(wanted: RebuildParameters, rebuild: Rebuild) -> str:
 
 def tell_night(work: NightWork, folder: Path, night: Night) -> None:
     """Keep the night's record and show it: in the log, in Prefect's report, in MLflow."""
-    job = ShowNightJob(work.site.stores, night, folder, own_page(work.site))
+    job = ShowNightJob(work.host.stores, night, folder, own_page(work.host))
     shown = show_night(work.registrar, job)
     get_run_logger().info("%s", shown.table)
-    page = mlflow_page(work.site.stores.tracking_uri, shown.place)
+    page = mlflow_page(work.host.stores.tracking_uri, shown.place)
     told = f"{shown.markdown}\n[In MLflow]({page}): the trends, too.\n" if page else shown.markdown
     create_markdown_artifact(key="nightly", markdown=told, description=shown.headline)
 

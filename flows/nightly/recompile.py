@@ -25,14 +25,14 @@ from handoff.artifacts.errors import (
     PackageRefused,
     RegistryFailed,
 )
+from handoff.artifacts.host import HostSettings
 from handoff.artifacts.night import ALARMING, NightRow, Outcome
 from handoff.artifacts.recipe.target import parse_target
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.comparison import Comparison
 from handoff.artifacts.release.manifest import Manifest
-from handoff.artifacts.site import Site
 from handoff.flows import policies
-from handoff.flows.handing_back import handed_back
+from handoff.flows.host import host_settings
 from handoff.flows.nightly.night import (
     NightWork,
     conform_tonight,
@@ -41,11 +41,11 @@ from handoff.flows.nightly.night import (
     sum_up,
     tell_night,
 )
+from handoff.flows.pages import REFUSALS, own_page, refusals_shown
 from handoff.flows.parameters import EVERYTHING, Attempt, RebuildParameters, RecompileParameters
 from handoff.flows.registering import Wanted
 from handoff.flows.releasing import make_release, opened_workspace
-from handoff.flows.showing import REFUSALS, own_page, refusals_shown
-from handoff.flows.site import here
+from handoff.flows.rescheduling import handed_back
 from handoff.flows.steps import (
     append,
     catalogue,
@@ -63,7 +63,7 @@ from handoff.tasks.nightly.messages import NoteRowsJob, SurveyJob
 from handoff.tasks.registry.appending import Change, told_as_done
 from handoff.tasks.registry.changes import Author, PromoteRequest
 from handoff.tasks.registry.messages import CatalogueJob, PullJob, RecordsJob, RestoreJob
-from handoff.tasks.registry.moving import opened_registrar
+from handoff.tasks.registry.transitions import opened_registrar
 from handoff.tasks.release.processes import Processes
 from handoff.tasks.timing.messages import ThreeWayJob
 
@@ -78,13 +78,15 @@ class _Pair:
     after: Manifest
 
 
-def rebuild(site: Site, parameters: RebuildParameters) -> tuple[NightRow, HandoffError | None]:
+def rebuild(
+    host: HostSettings, parameters: RebuildParameters
+) -> tuple[NightRow, HandoffError | None]:
     """Return what happened to a model, and what ended it early, if anything did."""
     began = time.monotonic()
     error: HandoffError | None = None
     try:
-        with handed_back(site):
-            row = _rebuild(site, parameters)
+        with handed_back(host):
+            row = _rebuild(host, parameters)
     except HandoffError as ended:
         error = ended
         # A crash is no verdict that the next night could go by.
@@ -92,41 +94,43 @@ def rebuild(site: Site, parameters: RebuildParameters) -> tuple[NightRow, Handof
         outcome: Outcome = "refused" if is_refused else "failed"
         row = NightRow(parameters.model, outcome, parameters.version, why=str(ended))
     took = time.monotonic() - began
-    told = replace(row, seconds=took, made_from=parameters.made_from, run=own_page(site))
+    told = replace(row, seconds=took, made_from=parameters.made_from, run=own_page(host))
     return told, error
 
 
-def _rebuild(site: Site, parameters: RebuildParameters) -> NightRow:
+def _rebuild(host: HostSettings, parameters: RebuildParameters) -> NightRow:
     recipe, model, old = parameters.parsed_recipe(), parameters.model, parameters.version
-    elsewhere = find_routes(recipe) if site.is_worker else Elsewhere()
+    elsewhere = find_routes(recipe) if host.is_worker else Elsewhere()
     with (
-        opened_workspace(site) as workspace,
+        opened_workspace(host) as workspace,
         Processes(workspace, recipe, elsewhere=elsewhere.routes) as processes,
     ):
-        restoring = RestoreJob(site.stores, model, old, workspace / "delivered")
+        restoring = RestoreJob(host.stores, model, old, workspace / "delivered")
         restored = restore(processes.registrar(), restoring)
         processes.know(restored.folder)
         asked = parameters.as_release(str(restored.folder))
-        with refusals_shown(site, asked, workspace) as attempted:
+        with refusals_shown(host, asked, workspace) as attempted:
             attempted.delivery = restored.folder
-            wanted = Wanted(asked, restored.folder, recipe, site, restored.lineage, attempted.began)
+            wanted = Wanted(asked, restored.folder, recipe, host, restored.lineage, attempted.began)
             told = make_release(processes, wanted, elsewhere)
         new: int = told["version"]
         if new == old:
             return NightRow(model, "unchanged", old, old, why="what was made is what is served")
-        asking = RecordsJob(site.stores, model, (old, new))
+        asking = RecordsJob(host.stores, model, (old, new))
         pair = _Pair(old, new, *records(processes.registrar(), asking).manifests)
-        return _settle(processes, site, parameters, pair, compare(processes, site, pair))
+        return _settle(processes, host, parameters, pair, compare(processes, host, pair))
 
 
-def _pulled(processes: Processes, site: Site, model: str, version: int, target: str) -> Path:
+def _pulled(
+    processes: Processes, host: HostSettings, model: str, version: int, target: str
+) -> Path:
     """Return the folder of a version's packages for `target`, verified."""
     folder = processes.jobs.workspace / "versions" / f"{version}-{target}"
-    pull(processes.registrar(), PullJob(model, version, folder, target, site.stores, None))
+    pull(processes.registrar(), PullJob(model, version, folder, target, host.stores, None))
     return folder
 
 
-def compare(processes: Processes, site: Site, pair: _Pair) -> tuple[Comparison, ...]:
+def compare(processes: Processes, host: HostSettings, pair: _Pair) -> tuple[Comparison, ...]:
     """Compare both versions for every target that both have, beside eager and float64."""
     # A version that was found again has not made it yet.
     reference = processes.jobs.reference_file
@@ -142,13 +146,13 @@ def compare(processes: Processes, site: Site, pair: _Pair) -> tuple[Comparison, 
             continue
         missing, old = "", None
         try:
-            old = _pulled(processes, site, pair.before.model, pair.old, slug)
+            old = _pulled(processes, host, pair.before.model, pair.old, slug)
         except PackageRefused as error:
             missing = str(error)
         job = ThreeWayJob(
             target=slug,
             old=old,
-            new=_pulled(processes, site, pair.after.model, pair.new, slug),
+            new=_pulled(processes, host, pair.after.model, pair.new, slug),
             before=before[slug],
             after=record,
             staging=processes.jobs.staging,
@@ -165,7 +169,7 @@ def compare(processes: Processes, site: Site, pair: _Pair) -> tuple[Comparison, 
 
 def _settle(
     processes: Processes,
-    site: Site,
+    host: HostSettings,
     parameters: RebuildParameters,
     pair: _Pair,
     comparisons: tuple[Comparison, ...],
@@ -178,7 +182,7 @@ def _settle(
     measured = tuple(beside for one in comparisons for beside in one.beside)
     request = PromoteRequest(parameters.model, pair.new, parameters.alias, measured=measured)
     author = Author(parameters.by, f"nightly: {'; '.join(parameters.changed)}", flow_run.id or "")
-    change = Change(request, author, site.stores, site.key, expected=pair.old, is_conditional=True)
+    change = Change(request, author, host.stores, host.key, expected=pair.old, is_conditional=True)
     try:
         appended = append(processes.registrar(), processes.signer(), change)
     except (BlessingRefused, RegistryFailed) as error:
@@ -187,7 +191,7 @@ def _settle(
     reasons = [reason for one in comparisons if one.verdict == "better" for reason in one.reasons]
     try:
         with told_as_done(parameters.model, appended):
-            catalogue(processes.registrar(), CatalogueJob(site.stores, parameters.model))
+            catalogue(processes.registrar(), CatalogueJob(host.stores, parameters.model))
     except NotShownYet as error:
         # It is done, and MLflow can be told later.
         reasons.append(str(error))
@@ -201,10 +205,10 @@ def recompile_model(parameters: RebuildParameters, attempt: Attempt = 1) -> dict
     The row is in the store before this ends, whatever comes of it, but for a crash and for what
     another worker is to try. Raises what the release or the comparison raised.
     """
-    site = here()
-    row, error = rebuild(site, parameters)
-    with opened_registrar(site) as (registrar, _):
-        note_rows(registrar, NoteRowsJob(site.stores, parameters.night, (row,)))
+    host = host_settings()
+    row, error = rebuild(host, parameters)
+    with opened_registrar(host) as (registrar, _):
+        note_rows(registrar, NoteRowsJob(host.stores, parameters.night, (row,)))
     if error is not None:
         raise error
     return cast(dict[str, Any], to_plain(row))
@@ -218,17 +222,17 @@ def recompile(parameters: RecompileParameters = EVERYTHING, attempt: Attempt = 1
     that is begun again after a crash, or once its worker reaches the store again, goes on where it
     was.
     """
-    site = here()
+    host = host_settings()
     stamp = night_stamp(flow_run.id or "")
     looking = SurveyJob(
-        site.stores, parameters.alias, site.recipes, site.compiler, tuple(parameters.models)
+        host.stores, parameters.alias, host.recipes, host.compiler, tuple(parameters.models)
     )
-    with handed_back(site), opened_registrar(site) as (registrar, scratch):
+    with handed_back(host), opened_registrar(host) as (registrar, scratch):
         surveyed = survey(registrar, looking)
-        work = NightWork(site, registrar, parameters, stamp)
+        work = NightWork(host, registrar, parameters, stamp)
         # First: which operators the toolchain gets wrong belongs into the records that follow.
         asked = surveyed.models if parameters.conformance else ()
-        operators = conform_tonight(site, registrar, asked, stamp)
+        operators = conform_tonight(host, registrar, asked, stamp)
         rows = rebuild_models(work, surveyed.models, recompile_model)
         night = sum_up(stamp, surveyed, parameters.alias, rows, operators)
         tell_night(work, scratch / "night", night)

@@ -14,10 +14,10 @@ from handoff.artifacts.digest import Digest
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.manifest import ANSWER_FILE, TargetAnswer
 from handoff.flows import policies
-from handoff.flows.handing_back import handed_back
+from handoff.flows.host import host_settings
 from handoff.flows.parameters import Attempt, BuildTargetParameters
 from handoff.flows.releasing import opened_workspace
-from handoff.flows.site import here
+from handoff.flows.rescheduling import handed_back
 from handoff.flows.steps import known_wrong, optimize, receive, send, take_in
 from handoff.flows.target.elsewhere import told_answer
 from handoff.flows.target.targets import build
@@ -34,20 +34,20 @@ def build_target(parameters: BuildTargetParameters, attempt: Attempt = 1) -> Sta
 
     Accepted or refused, the release that has asked for it is told, with what was measured.
     """
-    site = here()
+    host = host_settings()
     recipe = replace(parameters.parsed_recipe(), targets=(parameters.target,))
     with (
-        handed_back(site),
-        opened_workspace(site) as workspace,
+        handed_back(host),
+        opened_workspace(host) as workspace,
         Processes(workspace, recipe, fresh=parameters.rebuild) as processes,
     ):
-        fetching = ReceiveJob(site.stores, Digest(parameters.delivery), workspace / "delivered")
+        fetching = ReceiveJob(host.stores, Digest(parameters.delivery), workspace / "delivered")
         delivered = receive(processes.registrar(), fetching).folder
         processes.know(delivered)
         taken = take_in(processes.graph, IntakeJob(delivered, processes.jobs.staging))
         optimized = optimize(processes.graph, processes.jobs.optimize())
         looking_up = KnownWrongJob(
-            site.stores, site.compiler, recipe.resolved_targets(), recipe.options, optimized.calls
+            host.stores, host.compiler, recipe.resolved_targets(), recipe.options, optimized.calls
         )
         faults = known_wrong.submit(processes.registrar(), looking_up)
         processes.graph.close()
@@ -59,6 +59,6 @@ def build_target(parameters: BuildTargetParameters, attempt: Attempt = 1) -> Sta
         processes.jobs.release.mkdir(parents=True, exist_ok=True)
         text = json.dumps(to_plain(answer))
         (processes.jobs.release / ANSWER_FILE).write_text(text, encoding="utf-8")
-        sending = SendJob(site.stores, processes.jobs.release, processes.jobs.staging)
+        sending = SendJob(host.stores, processes.jobs.release, processes.jobs.staging)
         sent = send(processes.registrar(), sending)
     return Completed(message=told_answer(parameters.label, record.verdict, sent.parts))

@@ -24,8 +24,8 @@ from handoff.artifacts.record import from_plain, to_plain
 from handoff.artifacts.release.manifest import ANSWER_FILE, TargetAnswer
 from handoff.flows import policies
 from handoff.flows.children import Child, find_deployment, start, wait_for
+from handoff.flows.names import deployed, target_pool
 from handoff.flows.registering import Wanted
-from handoff.flows.site import deployed, target_pool
 from handoff.flows.steps import receive, send
 from handoff.tasks.fetch.messages import ReceiveJob, SendJob
 from handoff.tasks.registry import target_record
@@ -84,7 +84,7 @@ def send_targets(
     """
     if not routes:
         return {}
-    sent = send(processes.registrar(), SendJob(wanted.site.stores, processes.jobs.staging))
+    sent = send(processes.registrar(), SendJob(wanted.host.stores, processes.jobs.staging))
     runs = {}
     with get_client(sync_client=True) as client:
         for slug, deployment in routes.items():
@@ -159,7 +159,7 @@ def _fetch(processes: Processes, wanted: Wanted, slug: str, run: FlowRun) -> Tar
             remedy="Look at that run in Prefect, then run the same release again",
         )
     folder = processes.jobs.workspace / "elsewhere" / slug
-    receive(processes.registrar(), ReceiveJob(wanted.site.stores, Digest(found.group(1)), folder))
+    receive(processes.registrar(), ReceiveJob(wanted.host.stores, Digest(found.group(1)), folder))
     answer = _read_answer(folder / ANSWER_FILE)
     processes.jobs.release.mkdir(parents=True, exist_ok=True)
     built = folder / slug

@@ -13,7 +13,7 @@ from handoff.tasks.registry import target_record
 from handoff.tasks.release.jobs import is_tried_with_others, with_torch
 from handoff.tasks.release.processes import Processes
 from handoff.tasks.verify.messages import VerifyResult
-from handoff.tasks.verify.torches.messages import MakeTorchJob, OtherTorchHere
+from handoff.tasks.verify.torch_versions.messages import MakeTorchJob, OtherTorchHere
 
 
 def made_torches(processes: Processes) -> tuple[OtherTorchHere, ...]:

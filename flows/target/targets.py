@@ -24,7 +24,7 @@ from handoff.artifacts.files.writing import replace_folder
 from handoff.artifacts.recipe.target import CpuTarget, CudaTarget
 from handoff.artifacts.release.evidence import Candidate, choose
 from handoff.artifacts.release.manifest import TargetRecord, is_large
-from handoff.flows.site import is_worker
+from handoff.flows.host import is_worker
 from handoff.flows.steps import (
     benchmark,
     compile_package,
@@ -236,7 +236,7 @@ def _choose(state: _Verified) -> _Chosen:
     if not state.tried:
         return _Chosen(work, plain, ())
     candidates = rate(work, state.accepted, state.tried)
-    found = {variant.told.name: variant for variant in state.accepted}
+    found = {variant.candidate.name: variant for variant in state.accepted}
     winner = found[choose(candidates, work.processes.jobs.recipe.search.goal).name]
     if winner is not plain:
         replace_folder(winner.folder, plain.folder)
@@ -280,7 +280,7 @@ def _time(state: _Probed) -> TargetRecord:
     record = target_record.bless(slug, winner.compiled, work.reference, winner.verified, timed)
     record = target_record.with_mechanics(record, measured)
     record = replace(record, taken_over=known.package if known else None)
-    record = target_record.with_search(record, state.candidates, winner.told.name)
+    record = target_record.with_search(record, state.candidates, winner.candidate.name)
     return try_with_others(work, winner.compiled, record)
 
 

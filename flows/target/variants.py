@@ -22,7 +22,7 @@ from handoff.tasks.release.processes import Processes
 from handoff.tasks.steps import COMPILE
 from handoff.tasks.timing.messages import RaceJob
 from handoff.tasks.verify.messages import ReferenceResult, TapResult, VerifyResult
-from handoff.tasks.verify.torches.messages import OtherTorchHere
+from handoff.tasks.verify.torch_versions.messages import OtherTorchHere
 
 PLAIN = "plain"
 
@@ -47,7 +47,7 @@ class Variant:
     folder: Path
     compiled: CompileResult
     verified: VerifyResult
-    told: Candidate
+    candidate: Candidate
 
 
 def check(
@@ -147,8 +147,8 @@ def try_variants(work: Work, plain: Variant) -> tuple[tuple[Variant, ...], tuple
         return (plain,), ()
     deadline = time.monotonic() + wanted.seconds
     found = [plain]
-    tried = [plain.told]
-    made = {plain.compiled.library.digest: plain.told.name}
+    tried = [plain.candidate]
+    made = {plain.compiled.library.digest: plain.candidate.name}
     waiting = list(wanted.candidates)
     while waiting:
         name = waiting.pop(0)
@@ -159,10 +159,10 @@ def try_variants(work: Work, plain: Variant) -> tuple[tuple[Variant, ...], tuple
             continue
         try:
             variant = attempt(work, name, left_s, made)
-            tried.append(variant.told)
+            tried.append(variant.candidate)
             if variant.verified.accepted:
                 found.append(variant)
-            elif (milder := milder_than(variant.told)) and milder not in waiting:
+            elif (milder := milder_than(variant.candidate)) and milder not in waiting:
                 waiting.insert(0, milder)
         except (StepCrashed, BlessingRefused) as error:
             tried.append(
@@ -207,7 +207,7 @@ def attempt(work: Work, name: str, left_s: float, made: dict[Digest, str]) -> Va
     target_record.require_new(compiled, made)
     made[compiled.library.digest] = name
     checked = check(replace(work, optimized=optimized), name, job, compiled, limit_s)
-    return replace(checked, told=replace(checked.told, effects=effects))
+    return replace(checked, candidate=replace(checked.candidate, effects=effects))
 
 
 def rate(
@@ -226,7 +226,7 @@ def rate(
             replace(one, accepted=False, reasons=reasons) if one.accepted else one
             for one in tried[1:]
         )
-    timed = {variant.told.name: lap for variant, lap in zip(accepted, laps, strict=True)}
+    timed = {variant.candidate.name: lap for variant, lap in zip(accepted, laps, strict=True)}
     return tuple(
         target_record.with_lap(candidate, timed.get(candidate.name)) for candidate in tried
     )

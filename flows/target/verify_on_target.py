@@ -6,20 +6,20 @@ from pathlib import Path
 
 from prefect import flow, task
 
-from handoff.artifacts.site import Site
+from handoff.artifacts.host import HostSettings
 from handoff.flows import policies
-from handoff.flows.handing_back import handed_back
+from handoff.flows.host import host_settings
 from handoff.flows.parameters import VerifyParameters
-from handoff.flows.site import here
+from handoff.flows.rescheduling import handed_back
 from handoff.infra.engine.workspaces import scratch_workspace
-from handoff.tasks.registry.repeating import verify_released
+from handoff.tasks.registry.reverification import verify_released
 
 
 @task(**policies.step("repeat comparison"))
-def repeat_comparison(site: Site, parameters: VerifyParameters, scratch: Path) -> str:
+def repeat_comparison(host: HostSettings, parameters: VerifyParameters, scratch: Path) -> str:
     """Pull the version and its delivery, and compare them again."""
     return verify_released(
-        site.stores, parameters.model, parameters.version, parameters.target, scratch
+        host.stores, parameters.model, parameters.version, parameters.target, scratch
     )
 
 
@@ -30,6 +30,6 @@ def verify_on_target(parameters: VerifyParameters) -> str:
     Raises `PackageRefused` for one that isn't what was signed or doesn't fit this machine, and
     `BlessingRefused` where its numbers are not within the tolerance here.
     """
-    site = here()
-    with handed_back(site), scratch_workspace(site.builds) as scratch:
-        return repeat_comparison(site, parameters, scratch)
+    host = host_settings()
+    with handed_back(host), scratch_workspace(host.builds) as scratch:
+        return repeat_comparison(host, parameters, scratch)

@@ -22,7 +22,7 @@ from handoff.artifacts.errors import (
     UsageProblem,
 )
 from handoff.infra.terminal import interruption
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.output import echo
 
 
 def debug_option(command: Any) -> Any:  # noqa: ANN401 - a decorator of any command
@@ -86,12 +86,12 @@ class HandoffGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as above
         """Run the command as a program of ours, which may leave the folder that it began in."""
         # Not for a Tab, nor for help, which wait for no imports.
-        from handoff.infra.engine import looking
+        from handoff.infra.engine import import_paths
         from handoff.infra.engine.environments import with_absolute_paths
 
         # Settings are read again after it has stepped aside.
         os.environ.update(with_absolute_paths(os.environ))
-        with looking.as_a_program():
+        with import_paths.as_a_program():
             return super().invoke(ctx)
 
 
@@ -102,7 +102,7 @@ def _tell(error: HandoffError) -> int:
     if isinstance(error, _WORTH_REPEATING):
         _tell_repetition()
     if not is_quiet():
-        from handoff.infra.explaining.telling import hint_for_error
+        from handoff.infra.explaining.explain import hint_for_error
 
         if hint := hint_for_error(error):
             echo(f"  more:  {hint}", err=True)

@@ -6,7 +6,7 @@ import click
 
 from handoff.infra.cli.completion import SHELLS, complete_code, completion_script
 from handoff.infra.cli.group import debug_option, json_option, quiet_option
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.output import echo
 
 
 @click.command()
@@ -28,7 +28,7 @@ def explain(code: tuple[str, ...], as_json: bool) -> None:
     handoff explain contiguous-linear
     handoff explain rtol needed
     """  # noqa: D301 - click keeps lines as they are after the character \\b
-    from handoff.infra.explaining.telling import explain as tell
+    from handoff.infra.explaining.explain import explain as tell
 
     tell(" ".join(code), as_json=as_json)
 

@@ -12,8 +12,8 @@ from handoff.infra.cli import registry as registry_cli
 from handoff.infra.cli import stack as stack_cli
 from handoff.infra.cli.group import HandoffGroup, debug_option, json_option, quiet_option
 from handoff.infra.metrics import cli as metrics_cli
-from handoff.infra.telling import cli as telling_cli
-from handoff.infra.terminal.echoing import echo, on_terminal
+from handoff.infra.notifications import cli as notifications_cli
+from handoff.infra.terminal.output import echo, on_terminal
 from handoff.infra.triggers import cli as arrivals_cli
 
 EXIT_CODES = """
@@ -86,7 +86,7 @@ def deliver(factory: str, folder: Path, name: str, *, yes: bool, as_json: bool) 
     \b
     handoff deliver examples.resnet18:build --to delivery
     """  # noqa: D301 - as above
-    from handoff.infra.commands.delivering import deliver_model
+    from handoff.infra.commands.deliver import deliver_model
 
     ask = on_terminal() and not yes
     deliver_model(factory, folder, name, ask=ask, as_json=as_json)
@@ -148,7 +148,7 @@ def inspect(delivery: Path, recipe: Path | None, captures: bool, as_json: bool) 
 
     Exit code 0: sound, or sound within limits; 2: unsound; 3: not readable as a delivery.
     """
-    from handoff.infra.commands.others import inspect_delivery
+    from handoff.infra.commands.inspection import inspect_delivery
 
     code = inspect_delivery(delivery, recipe, captures=captures, as_json=as_json)
     raise click.exceptions.Exit(code)
@@ -193,7 +193,7 @@ def release(
 @debug_option
 def verify(folder: Path, delivery: Path | None, as_json: bool) -> None:
     """Check a pulled folder: signature, digests, fit to this machine. Exit code 0, 4 or 6."""
-    from handoff.infra.commands.others import verify_folder
+    from handoff.infra.commands.inspection import verify_folder
 
     verify_folder(folder, delivery, as_json=as_json)
 
@@ -214,7 +214,7 @@ def ui(host: str, port: int) -> None:
 @debug_option
 def passes(as_json: bool) -> None:
     """List the graph passes that a recipe may name, in the order that suits most models."""
-    from handoff.infra.commands.others import list_passes
+    from handoff.infra.commands.inspection import list_passes
 
     list_passes(as_json=as_json)
 
@@ -233,7 +233,7 @@ for registered in (
     *registry_cli.COMMANDS,
     *stack_cli.COMMANDS,
     *arrivals_cli.COMMANDS,
-    *telling_cli.COMMANDS,
+    *notifications_cli.COMMANDS,
     *metrics_cli.COMMANDS,
     *guide_cli.COMMANDS,
 ):

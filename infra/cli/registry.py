@@ -9,7 +9,7 @@ import click
 
 from handoff.infra.cli.completion import complete_model
 from handoff.infra.cli.group import debug_option, json_option, quiet_option
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.output import echo
 
 if TYPE_CHECKING:
     from handoff.tasks.registry.messages import Layout
@@ -140,7 +140,7 @@ def promote(
     handoff promote resnet18@candidate --to production
     handoff promote resnet18@7 --override --reason "the old one leaks"
     """  # noqa: D301 - as above
-    from handoff.infra.commands.moving import promote as move
+    from handoff.infra.commands.transitions import promote as move
 
     move(name, alias, reason=reason, expected=expected, as_json=as_json, **allowed)
 
@@ -156,7 +156,7 @@ def promote(
 @debug_option
 def rollback(name: str, alias: str, version: int | None, reason: str, as_json: bool) -> None:
     """Move an alias back to the version that it pointed to before."""
-    from handoff.infra.commands.moving import roll_back
+    from handoff.infra.commands.transitions import roll_back
 
     roll_back(name, alias, version, reason, as_json=as_json)
 
@@ -192,7 +192,7 @@ def verify_torch(name: str, versions: tuple[str, ...], target: str, as_json: boo
     \b
     handoff verify-torch resnet18@production --torch 2.14.1 --torch 2.13.0
     """  # noqa: D301 - as above
-    from handoff.infra.commands.others import verify_torches
+    from handoff.infra.commands.inspection import verify_torches
 
     raise click.exceptions.Exit(verify_torches(name, versions, target, as_json=as_json))
 
@@ -204,7 +204,7 @@ def verify_torch(name: str, versions: tuple[str, ...], target: str, as_json: boo
 @debug_option
 def retire(name: str, reason: str, as_json: bool) -> None:
     """Retire a version that no alias points to; 'handoff gc' then removes its packages."""
-    from handoff.infra.commands.moving import retire as give_up
+    from handoff.infra.commands.transitions import retire as give_up
 
     give_up(name, reason, as_json=as_json)
 
@@ -215,7 +215,7 @@ def retire(name: str, reason: str, as_json: bool) -> None:
 @debug_option
 def sync(name: str, as_json: bool) -> None:
     """Show in MLflow what the store's ledgers say: after an outage, or in a new MLflow."""
-    from handoff.infra.commands.moving import sync as show_again
+    from handoff.infra.commands.transitions import sync as show_again
 
     show_again(name, as_json=as_json)
 
@@ -233,7 +233,7 @@ def sync(name: str, as_json: bool) -> None:
 @debug_option
 def gc(pretend: bool, grace_h: float, as_json: bool) -> None:
     """Remove what no version needs from the store: of retired ones, of interrupted releases."""
-    from handoff.infra.commands.moving import collect_garbage
+    from handoff.infra.commands.transitions import collect_garbage
 
     collect_garbage(grace_h, pretend=pretend, as_json=as_json)
 
@@ -301,7 +301,7 @@ def copy_store(source: str, target: str, *, pretend: bool, replaces: bool, as_js
     handoff store copy ~/.local/share/handoff/store s3://models/releases
     handoff store copy s3://models/releases /backup/store --dry-run
     """  # noqa: D301 - as above
-    from handoff.infra.commands.storing import copy
+    from handoff.infra.commands.store import copy
 
     copy(source, target, replaces=replaces, pretend=pretend, as_json=as_json)
 
@@ -316,7 +316,7 @@ def verify_store(place: str, *, quick: bool, as_json: bool) -> None:
 
     By default this machine's store. Exit code 5: something is missing.
     """
-    from handoff.infra.commands.storing import verify
+    from handoff.infra.commands.store import verify
 
     raise click.exceptions.Exit(verify(place, quick=quick, as_json=as_json))
 

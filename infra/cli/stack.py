@@ -9,7 +9,7 @@ import click
 
 from handoff.infra.cli.completion import complete_model
 from handoff.infra.cli.group import debug_option, json_option, quiet_option
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.output import echo
 
 
 @click.command()
@@ -59,8 +59,8 @@ def deploy(
     handoff deploy --target cuda-sm90
     handoff deploy --pods podtemplates.json
     """  # noqa: D301 - click keeps lines as they are after the character \\b
-    from handoff.infra.commands.deploying import Night
-    from handoff.infra.commands.deploying import deploy as apply
+    from handoff.infra.commands.deploy import Night
+    from handoff.infra.commands.deploy import deploy as apply
 
     apply(Night(cron, time_zone), targets, pods, notify=notify, resets=resets, as_json=as_json)
 
@@ -83,7 +83,7 @@ def recompile(models: tuple[str, ...], alias: str, as_json: bool) -> None:
     handoff recompile
     handoff recompile resnet18 --json
     """  # noqa: D301 - as above
-    from handoff.infra.commands.recompiling import recompile_models
+    from handoff.infra.commands.recompile import recompile_models
 
     raise click.exceptions.Exit(recompile_models(models, alias, as_json=as_json))
 
@@ -140,7 +140,7 @@ def up(
     handoff up --webhook hooks.toml --watch /srv/deliveries
     eval "$(handoff up --print-environment)"
     """  # noqa: D301 - click keeps lines as they are after the character \\b
-    from handoff.infra.stack.place import Choices
+    from handoff.infra.stack.layout import Choices
     from handoff.infra.stack.up import bring_up
 
     chosen["watch"] = chosen["watch"] or None

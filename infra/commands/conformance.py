@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from handoff.artifacts.conformance.keeping import kept_toolchains, read_table, shipped_tables
+from handoff.artifacts.conformance.storage import kept_toolchains, read_table, shipped_tables
 from handoff.artifacts.conformance.table import (
     STANDINGS,
     Conformance,
@@ -25,7 +25,7 @@ from handoff.infra.commands.release import require_compiler
 from handoff.infra.prefect.flow_calls import call_flow
 from handoff.infra.settings import Settings, compiler_name, read_settings, require_writable_home
 from handoff.infra.terminal.console import print_json, print_table
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.output import echo
 from handoff.tasks.conformance.known import find_table
 from handoff.tasks.conformance.script import repeating_script
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from handoff.artifacts.errors import EnvironmentLacking
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.output import echo
 
 Tool = Literal["compiler", "cmake", "pkg-config"]
 

@@ -25,15 +25,15 @@ from handoff.infra.settings import (
     compiler_name,
     paths_kept_from_steps,
     prefect_login,
+    read_notification_settings,
     read_settings,
-    read_telling_settings,
     require_writable_home,
     signing_key_scheme,
 )
-from handoff.infra.stack.place import Place
+from handoff.infra.stack.layout import StackLayout
 from handoff.infra.stack.setup import read_setup
 from handoff.infra.terminal.console import print_json
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.output import echo
 from handoff.tasks.compile.arm.emulation import told_emulator
 from handoff.tasks.compile.arm.sysroot import PACKAGES, is_arm_host, lacking
 from handoff.tasks.compile.cross.fatbinary import REMEDY, find_fatbinary
@@ -245,7 +245,7 @@ def _prefect(settings: Settings) -> Check:
 
 def _stack(settings: Settings) -> Iterator[Check]:
     """Compare this shell's store with that of the home's stack, where one was set up."""
-    place = Place(settings.home)
+    place = StackLayout(settings.home)
     setup = read_setup(place)
     running = place.read_stack()
     kept = running.store if running else setup.settings.get("HANDOFF_STORE", "") if setup else ""
@@ -279,9 +279,9 @@ def _workers(settings: Settings) -> Iterator[Check]:
 
 def _notified(settings: Settings) -> Check:
     """Tell whom a refused release or a bad night reaches: what this shell says, or the stack's."""
-    setup = read_setup(Place(settings.home))
+    setup = read_setup(StackLayout(settings.home))
     kept = setup.settings if setup else {}
-    telling = read_telling_settings()
+    telling = read_notification_settings()
     block = telling.block or kept.get("HANDOFF_NOTIFY", "")
     forge = telling.forge or kept.get("HANDOFF_FORGE", "")
     ways = [f"messages through {block}"] if block else []

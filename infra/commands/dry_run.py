@@ -34,7 +34,7 @@ from handoff.infra.commands.registry import releases_of
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.settings import Settings, compiler_name
 from handoff.infra.terminal.console import print_findings, print_json, print_table, seconds
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.output import echo
 from handoff.infra.terminal.progress import shown_progress
 from handoff.infra.terminal.step_times import (
     CACHED,

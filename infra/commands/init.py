@@ -35,7 +35,7 @@ from handoff.infra.commands.input_flags import (
 from handoff.infra.commands.release import require_folder
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.terminal.console import print_json
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.output import echo
 from handoff.tasks.propose.messages import (
     InputProposal,
     ProposeJob,

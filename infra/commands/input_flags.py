@@ -11,7 +11,7 @@ from typing import TypeVar
 from handoff.artifacts.delivery.contract import require_model_name
 from handoff.artifacts.delivery.signature import DTYPES, Dimension, TensorSpec
 from handoff.artifacts.errors import UsageProblem
-from handoff.infra.terminal.echoing import ask, echo
+from handoff.infra.terminal.output import ask, echo
 from handoff.tasks.propose.messages import InputProposal
 
 _T = TypeVar("_T")

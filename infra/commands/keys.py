@@ -10,7 +10,7 @@ from handoff.artifacts.release.signing import public_key_of, read_trust
 from handoff.infra.engine.signing_key import ask_signer, is_made_later
 from handoff.infra.settings import read_settings, trusted_folder
 from handoff.infra.terminal.console import print_json
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.output import echo
 
 
 def show_keys(*, as_json: bool) -> None:

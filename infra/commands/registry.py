@@ -19,7 +19,7 @@ from handoff.infra.cli.group import is_quiet
 from handoff.infra.home import whole_path
 from handoff.infra.settings import Settings, read_settings
 from handoff.infra.terminal.console import age, print_json, print_table, shown_transfer
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.output import echo
 from handoff.infra.terminal.present import print_release, release_object
 from handoff.tasks.registry.messages import Layout, PullJob, RestoreJob
 

@@ -7,11 +7,11 @@ import os
 from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.isolated import FOR_CHILDREN, isolated
 from handoff.infra.engine.environments import replace_process
-from handoff.infra.engine.looking import empty_folder
+from handoff.infra.engine.import_paths import empty_folder
 from handoff.infra.extras import require_extra
 from handoff.infra.servers import LOOPBACK, require_free_port
 from handoff.infra.settings import Settings, read_settings, require_writable_home
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.output import echo
 
 
 def open_ui(host: str, port: int) -> None:

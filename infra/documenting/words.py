@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from handoff.infra.documenting.house import put
+from handoff.infra.documenting.folders import put
 from handoff.infra.explaining.texts import words
 
 SECTIONS = {"concept": "concepts", "title": "titles"}

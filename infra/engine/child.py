@@ -24,7 +24,7 @@ from typing import IO, Any, Generic, Literal, TypeVar
 from handoff.artifacts.errors import HandoffError, StepCrashed, error_from_record
 from handoff.artifacts.isolated import isolated
 from handoff.artifacts.record import Job, absolute, from_plain, to_plain
-from handoff.infra.engine import looking
+from handoff.infra.engine import import_paths
 from handoff.infra.engine.budget import (
     disk_full,
     is_for_want_of_room,
@@ -33,8 +33,8 @@ from handoff.infra.engine.budget import (
     time_factor,
     too_many,
 )
-from handoff.infra.engine.crowds import CROWDS, MOST_THREADS
 from handoff.infra.engine.forking import FORK_SERVERS, Alone, ForkRequest, Running
+from handoff.infra.engine.process_groups import CROWDS, MOST_THREADS
 from handoff.infra.engine.sandbox import from_settings
 from handoff.infra.settings import has_gpu
 from handoff.tasks.steps import step_of
@@ -143,7 +143,7 @@ class StepProcess:
         plan = self.plan
         modules = (*plan.preload, *(f"extension:{name}" for name in plan.extensions))
         has_own = bool(plan.extensions) or plan.sees == "whole"
-        places = looking.places_to_tell() if has_own else ()
+        places = import_paths.places_to_tell() if has_own else ()
         launcher, look = self._launched(places), _each("--look", places)
         layer = None
         if plan.sees == "bare":
@@ -177,7 +177,7 @@ class StepProcess:
             scratch = Path(environment.setdefault("TMPDIR", str(self.log.parent / "scratch")))
             # Libraries keep caches and settings there; the user's own is out of sight.
             environment.setdefault("HOME", str(scratch))
-            code = looking.files_of(plan.extensions, places)
+            code = import_paths.files_of(plan.extensions, places)
             told += [
                 "--confined",
                 *(["--gpu"] if has_gpu() else []),

@@ -168,7 +168,7 @@ def _gpus() -> Iterator[tuple[Path, int]]:
     """Return what a GPU's driver opens, and where it writes the names of its threads.
 
     That is what `/proc` says of this very process, which what is execed here goes on being; what
-    that starts needs more (`infra.engine.starting`). The kernel may forget the folder and make it
+    that starts needs more (`infra.engine.spawning`). The kernel may forget the folder and make it
     again, to which the rule wouldn't hold, but not while a descriptor of it is open: it is left so.
     """
     threads = os.open("/proc/self/task", os.O_PATH | os.O_DIRECTORY)

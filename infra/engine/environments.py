@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from handoff.artifacts.isolated import for_children
-from handoff.infra.engine.looking import step_aside
+from handoff.infra.engine.import_paths import step_aside
 from handoff.infra.settings import Settings, absolute_tracking_uri, signing_key_scheme
 
 # What a service of the served stack keeps of the supervisor's environment.
@@ -63,7 +63,7 @@ _SOURCE_NAMES = frozenset({"XDG_CONFIG_HOME"})
 _SIGNING_PREFIX = "HANDOFF_SIGNING_"
 # What Prefect was told in this process, which its user had not set.
 _for_this_process: set[str] = set()
-# For what tells people alone (`infra.telling`): it can write to a team's repositories.
+# For what tells people alone (`infra.notifications`): it can write to a team's repositories.
 FORGE_TOKEN = "HANDOFF_FORGE_TOKEN"  # noqa: S105 - a variable's name
 # What each key service's own client reads, by the scheme of the key's URI.
 _KEY_SERVICES = {
@@ -106,8 +106,8 @@ def child_environment(
 def prepare_prefect(settings: Settings, *, retries: int | None = None) -> None:
     """Set what Prefect reads at import: quiet, offline, and its own state below the home folder.
 
-    It may leave the working folder, too (`infra.engine.looking`). Only what the user has not set
-    is set. Without a server the embedded one keeps its database in the home folder, so that a
+    It may leave the working folder, too (`infra.engine.import_paths`). Only what the user has not
+    set is set. Without a server the embedded one keeps its database in the home folder, so that a
     person's own Prefect profile is left alone. `retries` is how often a request is sent again, with
     waits that double, where a person or a sender waits for it.
     """

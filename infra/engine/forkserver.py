@@ -33,7 +33,7 @@ from typing import NoReturn
 
 from handoff.infra.engine import sandbox, worker
 from handoff.infra.engine.forking import FORK_SERVERS, LAYERS, LONGEST
-from handoff.infra.engine.starting import end_with
+from handoff.infra.engine.spawning import end_with
 
 _DESCRIPTORS = 4
 _ANSWERS = 3

@@ -12,7 +12,7 @@ be read, and, without `--keys` or `--whole`, no signing key of this machine (see
 `infra.engine.landlock`); where the kernel can't do that the command runs all the same, and `handoff
 doctor` says so. `--confined` leaves the command the system, the PATHs and FOLDERs, and little else
 (`infra.engine.confinement`); with `--gpu` it drives a GPU, and programs that do are started for it
-(`infra.engine.starting`). The command stands in FOLDER; what the environment names by relative
+(`infra.engine.spawning`). The command stands in FOLDER; what the environment names by relative
 paths it finds all the same.
 
 It is started as a program, or what it does is done in what a fork server has forked (`limit`), and
@@ -34,7 +34,7 @@ from handoff.artifacts.errors import UsageProblem
 from handoff.infra.engine.confinement import Reach, confine_to
 from handoff.infra.engine.environments import child_environment, with_absolute_paths
 from handoff.infra.engine.landlock import bar_reading
-from handoff.infra.engine.starting import STARTER, end_with, leave_starter
+from handoff.infra.engine.spawning import STARTER, end_with, leave_starter
 from handoff.infra.settings import paths_kept_from_steps, step_memory_bytes
 
 _PR_SET_NO_NEW_PRIVS = 38

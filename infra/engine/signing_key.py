@@ -8,10 +8,10 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from handoff.artifacts.site import SigningKey
+from handoff.artifacts.host import SigningKey
 from handoff.infra.engine.child import StepProcess
 from handoff.tasks.registry.messages import KeyJob, KeyResult
-from handoff.tasks.registry.moving import SIGNER
+from handoff.tasks.registry.transitions import SIGNER
 
 
 def is_made_later(key: SigningKey) -> bool:

@@ -4,8 +4,8 @@
     worker STEP JOB.json   run one job again, print its result
 
 It is started isolated (`artifacts.isolated`); the folders are where the user's own code may lie
-(`infra.engine.looking`). The modules named are imported before the first request, or `later`, after
-its answer, and their `prepare()` is called where they have one; `extension:NAME@DIGEST` is an
+(`infra.engine.import_paths`). The modules named are imported before the first request, or `later`,
+after its answer, and their `prepare()` is called where they have one; `extension:NAME@DIGEST` is an
 extension (`tasks.optimize.extensions`). A request is one line of stdin, of JSON, `[step, its
 module, the module of the job's class, that class, job, path of a file that holds the job, too]`:
 what a step doesn't need, such as the table of all steps, isn't imported. An answer is one line,
@@ -33,7 +33,7 @@ from typing import Any
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, StepCrashed
 from handoff.artifacts.isolated import isolated
 from handoff.artifacts.record import from_plain, to_plain
-from handoff.infra.engine import looking, progress
+from handoff.infra.engine import import_paths, progress
 from handoff.infra.engine.budget import (
     compiler_killed,
     disk_full,
@@ -182,7 +182,7 @@ def main(arguments: list[str]) -> None:
     if arguments[:1] == ["--answers"]:
         modules = arguments[2:]
         places, later = _taken("--look", modules), _taken("--later", modules)
-        looking.look_in(places)
+        import_paths.look_in(places)
         _serve(int(arguments[1]), modules, later)
         return
     from handoff.tasks.steps import step_named

@@ -17,7 +17,7 @@ from handoff.infra.metrics.sources import of_home, of_prefect, of_store
 from handoff.infra.metrics.store_use import StoreUse
 from handoff.infra.servers import require_free_port
 from handoff.infra.settings import Settings, read_settings
-from handoff.infra.terminal.echoing import echo, log_lines
+from handoff.infra.terminal.output import echo, log_lines
 
 _TIMEOUT_S = 5.0
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.night import read_nights
 from handoff.artifacts.release.manifest import Manifest
-from handoff.flows.site import CONFORMANCE, RECOMPILE, RECOMPILE_MODEL, RELEASE
+from handoff.flows.names import CONFORMANCE, RECOMPILE, RECOMPILE_MODEL, RELEASE
 from handoff.infra.commands.registry import releases_of
 from handoff.infra.metrics import families as known
 from handoff.infra.metrics.families import Sample

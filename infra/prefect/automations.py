@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from handoff.flows.site import RESUME_TAG, TAG
+from handoff.flows.names import RESUME_TAG, TAG
 from handoff.infra.prefect.deployments import POD_TYPE
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _POD_START_LIMIT = timedelta(hours=1)
 _HEARTBEAT = "prefect.flow-run.heartbeat"
 _ENDS = {f"prefect.flow-run.{end}" for end in ("Completed", "Failed", "Crashed", "Cancelled")}
 _TAKEN, _BEGUN = "prefect.flow-run.Pending", "prefect.flow-run.Running"
-# What ends a run's process: a run may also go back to its pool (`flows.handing_back`).
+# What ends a run's process: a run may also go back to its pool (`flows.rescheduling`).
 _LEAVES = {*_ENDS, "prefect.flow-run.AwaitingRetry"}
 
 

@@ -1,6 +1,6 @@
 """The deployments, as data: what Prefect may run, where, when, and how many at once.
 
-`handoff deploy` (`infra.commands.deploying`) makes a server hold exactly this. Work pools are of
+`handoff deploy` (`infra.commands.deploy`) makes a server hold exactly this. Work pools are of
 type `process`, but for those whose runs get a pod each (`infra.prefect.pods`); a worker takes its
 machine's settings from its environment, so that none of them is here.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from handoff.artifacts.recipe.target import TARGETS
-from handoff.flows.site import BUILD_POOL, CONTROL_POOL, RESUME_TAG, TAG, target_pool
+from handoff.flows.names import BUILD_POOL, CONTROL_POOL, RESUME_TAG, TAG, target_pool
 
 # Light flows, which mostly wait; what compiles or times; and what has the hardware of a target.
 TARGET_POOLS = {slug: target_pool(slug) for slug in TARGETS}

@@ -25,11 +25,11 @@ from handoff.infra.engine.environments import (
     prepare_prefect,
     settings_of_prefect,
 )
-from handoff.infra.engine.looking import empty_folder
+from handoff.infra.engine.import_paths import empty_folder
 from handoff.infra.prefect.orphans import end_orphans_later, marks
 from handoff.infra.prefect.tracing import runs_traced
 from handoff.infra.servers import get_status, last_words
-from handoff.infra.settings import Settings, read_site
+from handoff.infra.settings import Settings, read_host_settings
 from handoff.infra.terminal.interruption import ending_soon
 
 # A first start migrates a fresh database, which took 12 to 17 s on two busy cores.
@@ -140,9 +140,9 @@ def call_flow(settings: Settings, workspace: Path | None, load: Callable[[], Cal
     if settings.is_embedded:
         end_orphans_later()
         server = begin_server(empty_folder(settings.home))
-    from handoff.flows import site
+    from handoff.flows import host
 
-    site.tell(lambda: read_site(settings, workspace))
+    host.provide(lambda: read_host_settings(settings, workspace))
     try:
         with runs_traced(), ending_soon():
             flow = load()

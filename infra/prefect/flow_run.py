@@ -14,10 +14,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from handoff.flows import site
+from handoff.flows import host
 from handoff.infra.prefect.pools import take_cores
 from handoff.infra.prefect.tracing import runs_traced
-from handoff.infra.settings import read_settings, read_site, require_writable_home
+from handoff.infra.settings import read_host_settings, read_settings, require_writable_home
 
 _PR_SET_PDEATHSIG = 1
 
@@ -39,7 +39,7 @@ def main() -> None:
     require_writable_home(settings)
     if cores := take_cores(os.environ, Path(tempfile.gettempdir())):
         os.environ.setdefault("OMP_NUM_THREADS", str(len(cores)))
-    site.tell(lambda: read_site(settings, is_worker=True))
+    host.provide(lambda: read_host_settings(settings, is_worker=True))
     with runs_traced():
         runpy.run_module("prefect.engine", run_name="__main__")
 

@@ -9,10 +9,10 @@ from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.isolated import isolated
 from handoff.infra.home import whole_path
 from handoff.infra.settings import read_secret
-from handoff.infra.stack.place import Choices, Stack
+from handoff.infra.stack.layout import Choices, Stack
 from handoff.infra.stack.supervision import Service
 from handoff.infra.triggers.hooks import read_hooks
-from handoff.infra.triggers.places import open_place
+from handoff.infra.triggers.locations import open_location
 
 # What takes an option back that a stack was set up with.
 OFF = "off"
@@ -49,7 +49,7 @@ def chosen_places(choices: Choices) -> tuple[str, ...]:
         if place != OFF
     )
     for place in places:
-        open_place(place)
+        open_location(place)
     return places
 
 

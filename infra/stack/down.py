@@ -13,16 +13,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 from handoff.artifacts.errors import EnvironmentLacking
-from handoff.flows.site import BUILD_POOL
+from handoff.flows.names import BUILD_POOL
 from handoff.infra.engine.environments import SERVICE_MARK, STACK_MARK, prepare_prefect
 from handoff.infra.prefect.orphans import end_found, marked
 from handoff.infra.prefect.pools import paused_pool
 from handoff.infra.settings import read_settings
 from handoff.infra.stack import postgres
-from handoff.infra.stack.place import Place
+from handoff.infra.stack.layout import StackLayout
 from handoff.infra.stack.supervision import Supervision, read_service
 from handoff.infra.terminal.console import print_json
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.output import echo
 
 # Prefect's name for it, in the environment of the run's processes.
 _RUN = "PREFECT__FLOW_RUN_ID"
@@ -32,7 +32,9 @@ _TOLD_S = 60.0
 
 
 @contextmanager
-def drained(place: Place, supervision: Supervision, timeout_s: float | None) -> Iterator[list[str]]:
+def drained(
+    place: StackLayout, supervision: Supervision, timeout_s: float | None
+) -> Iterator[list[str]]:
     """Wait until what builds has ended, `timeout_s` seconds at most; give what hadn't by then.
 
     In the body the worker for builds is stopped, and its pool takes up again what comes: whoever
@@ -50,7 +52,7 @@ def drained(place: Place, supervision: Supervision, timeout_s: float | None) -> 
     yield left
 
 
-def _wait(place: Place, timeout_s: float | None) -> list[str]:
+def _wait(place: StackLayout, timeout_s: float | None) -> list[str]:
     began = told = time.monotonic()
     first = _names(running_builds(place))
     echo(f"Waiting for {first}. Ctrl-C leaves the stack up; --now ends them", err=True)
@@ -65,7 +67,7 @@ def _wait(place: Place, timeout_s: float | None) -> list[str]:
     return []
 
 
-def running_builds(place: Place) -> list[str]:
+def running_builds(place: StackLayout) -> list[str]:
     """Return the ids of the flow runs that build on this stack, sorted."""
     found = marked(STACK_MARK, str(place.home)).values()
     return sorted({
@@ -89,7 +91,7 @@ def bring_down(*, now: bool, timeout_s: float | None, as_json: bool) -> None:
     """
     settings = read_settings()
     prepare_prefect(settings, retries=1)
-    place = Place(settings.home)
+    place = StackLayout(settings.home)
     if not place.folder.exists():
         _tell([], place, as_json=as_json)
         return
@@ -109,7 +111,7 @@ def bring_down(*, now: bool, timeout_s: float | None, as_json: bool) -> None:
     _tell(stopped, place, as_json=as_json)
 
 
-def end_leftovers(place: Place) -> list[str]:
+def end_leftovers(place: StackLayout) -> list[str]:
     """End what an earlier supervisor of this home started and runs without it; return the names.
 
     All of it carries the home in its environment, which PostgreSQL alone may overwrite: that one
@@ -133,7 +135,7 @@ def end_leftovers(place: Place) -> list[str]:
     return sorted(names)
 
 
-def _marked(place: Place) -> dict[int, dict[str, str]]:
+def _marked(place: StackLayout) -> dict[int, dict[str, str]]:
     """Return the stack's processes but for the database's, which has a way of its own to end."""
     return {
         process: environment
@@ -142,7 +144,7 @@ def _marked(place: Place) -> dict[int, dict[str, str]]:
     }
 
 
-def _stop_database(place: Place, process: int) -> None:
+def _stop_database(place: StackLayout, process: int) -> None:
     """Ask for a fast shutdown, which writes everything; force it when that takes too long."""
     deadline = time.monotonic() + _POSTGRES_LIMIT_S
     os.kill(process, signal.SIGINT)
@@ -153,7 +155,7 @@ def _stop_database(place: Place, process: int) -> None:
         time.sleep(0.1)
 
 
-def _tell(stopped: Sequence[str], place: Place, *, as_json: bool) -> None:
+def _tell(stopped: Sequence[str], place: StackLayout, *, as_json: bool) -> None:
     if as_json:
         print_json({"stopped": list(stopped)})
     elif stopped:

@@ -21,7 +21,7 @@ from handoff.infra.prefect.stack_settings import StackSettings, read_shared, sha
 from handoff.infra.servers import LOOPBACK, get_status, mlflow_question, prefect_status
 from handoff.infra.settings import Settings, mlflow_login, prefect_login, read_settings
 from handoff.infra.stack.setup import is_secret
-from handoff.infra.terminal.echoing import ask, ask_secret, echo, on_terminal
+from handoff.infra.terminal.output import ask, ask_secret, echo, on_terminal
 
 # What is the same on each machine of a stack, and nobody's secret.
 _SHARED = (

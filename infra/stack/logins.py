@@ -11,7 +11,7 @@ from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.files.writing import write_whole
 from handoff.infra.servers import LOOPBACK
 from handoff.infra.settings import ServedSettings
-from handoff.infra.stack.place import Place, Stack
+from handoff.infra.stack.layout import Stack, StackLayout
 from handoff.infra.stack.postgres import connection
 
 _ADMIN = "admin"
@@ -66,7 +66,7 @@ def _require_mlflow_login(served: ServedSettings) -> None:
         )  # fmt: skip
 
 
-def mlflow_login_environment(place: Place, stack: Stack) -> dict[str, str]:
+def mlflow_login_environment(place: StackLayout, stack: Stack) -> dict[str, str]:
     """Write the settings of MLflow's basic authentication; return what names them."""
     database = (
         connection(place, "postgresql+psycopg2", "mlflow_auth")

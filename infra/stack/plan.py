@@ -11,13 +11,13 @@ from pathlib import Path
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.isolated import isolated
-from handoff.flows.site import BUILD_POOL, CONTROL_POOL
+from handoff.flows.names import BUILD_POOL, CONTROL_POOL
 from handoff.infra.engine.environments import QUIET
 from handoff.infra.servers import LOOPBACK, require_free_port
 from handoff.infra.settings import ServedSettings, Settings, artifact_root
 from handoff.infra.stack.arrivals import chosen_places, chosen_webhook, services_of_arrivals
+from handoff.infra.stack.layout import Choices, Stack, StackLayout, is_any, reachable
 from handoff.infra.stack.logins import Logins, mlflow_login_environment
-from handoff.infra.stack.place import Choices, Place, Stack, is_any, reachable
 from handoff.infra.stack.postgres import (
     connection,
     find_programs,
@@ -85,7 +85,7 @@ def _try_out() -> str:
     return f"s3://{BUCKET}/releases"
 
 
-def make_plan(stack: Stack, place: Place, served: ServedSettings, logins: Logins) -> Plan:
+def make_plan(stack: Stack, place: StackLayout, served: ServedSettings, logins: Logins) -> Plan:
     """Return the services of a stack; raise where something that they need is missing."""
     programs = None
     services: list[Service] = []
@@ -136,7 +136,7 @@ def require_free_ports(stack: Stack) -> None:
         require_free_port(host, port, name, option)
 
 
-def _prefect(stack: Stack, place: Place, served: ServedSettings, logins: Logins) -> Service:
+def _prefect(stack: Stack, place: StackLayout, served: ServedSettings, logins: Logins) -> Service:
     environment = {
         **QUIET, **logins.prefect,
         "PREFECT_HOME": str(place.prefect_home),
@@ -171,7 +171,7 @@ def _prefect(stack: Stack, place: Place, served: ServedSettings, logins: Logins)
     )  # fmt: skip
 
 
-def _mlflow(stack: Stack, place: Place, served: ServedSettings, logins: Logins) -> Service:
+def _mlflow(stack: Stack, place: StackLayout, served: ServedSettings, logins: Logins) -> Service:
     environment = {
         **QUIET, **logins.mlflow, **(_s3_client(stack) if stack.s3 else {}),
         # Seven processes more, which nothing here uses.

@@ -1,7 +1,7 @@
 """The process of `handoff worker`: Prefect's worker, which proves its machine while it works.
 
 Before each job, unless it did so within a minute, it looks at what may have changed since it began
-(`infra.stack.proving`). Where that fails it takes no job, lets those that it has end, and leaves
+(`infra.stack.preflight`). Where that fails it takes no job, lets those that it has end, and leaves
 its pool, which the server is told with the reason. It is back as soon as all is proved again.
 """
 
@@ -24,9 +24,9 @@ from handoff.artifacts.errors import EnvironmentLacking, HandoffError
 from handoff.infra.engine.environments import replace_process
 from handoff.infra.prefect.absences import Absence, end_absence, tell_absence
 from handoff.infra.settings import Settings, read_settings
-from handoff.infra.stack.proving import prove
+from handoff.infra.stack.preflight import run_checks
 from handoff.infra.stack.start import reset_signals
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.output import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ class ProvingWorker(ProcessWorker):
     ) -> None:  # fmt: skip
         """Work for a pool; `leave` ends this once nothing runs here, where something lacks."""
         super().__init__(work_pool_name=pool, name=name, limit=limit)
-        self._prove = partial(prove, settings, pool)
+        self._prove = partial(run_checks, settings, pool)
         self._leave = leave
         self._at_work = 0
         self._slots = limit
@@ -87,7 +87,7 @@ class ProvingWorker(ProcessWorker):
             self._at_work -= 1
 
     async def _was_handed_back(self, flow_run: FlowRun) -> bool:
-        """Tell whether the run went back to its pool (`flows.handing_back`) since it was taken."""
+        """Tell whether the run went back to its pool (`flows.rescheduling`) since it was taken."""
         taken = flow_run.state.timestamp if flow_run.state else None
         try:
             states = await self.client.read_flow_run_states(flow_run.id)
@@ -140,7 +140,7 @@ def stay_away(settings: Settings, pool: str, name: str, error: HandoffError) -> 
         tell_absence(settings, absence)
         time.sleep(_AGAIN_S)
         try:
-            prove(settings, pool)
+            run_checks(settings, pool)
         except EnvironmentLacking as still:
             absence = Absence.of(pool, name, still, absence.since)
         else:

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.files.writing import write_whole
-from handoff.infra.stack.place import Place
+from handoff.infra.stack.layout import StackLayout
 from handoff.infra.stack.supervision import Service
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def find_programs(named: str) -> Path:
     return found[0]
 
 
-def prepare_cluster(place: Place, programs: Path) -> None:
+def prepare_cluster(place: StackLayout, programs: Path) -> None:
     """Initialise the cluster, unless it is there; its password is kept below the stack's folder."""
     data, owner = place.database / "data", _system_user()
     place.database.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def _initialise(
         )  # fmt: skip
 
 
-def postgres_service(place: Place, programs: Path) -> Service:
+def postgres_service(place: StackLayout, programs: Path) -> Service:
     """Return the service: a socket, and no port."""
     owner = _system_user()
     return Service(
@@ -136,17 +136,17 @@ def postgres_service(place: Place, programs: Path) -> Service:
     )  # fmt: skip
 
 
-def connection(place: Place, driver: str, database: str) -> str:
+def connection(place: StackLayout, driver: str, database: str) -> str:
     """Return a database's address. The password is not in it: see `password_environment`."""
     return f"{driver}://{_OWNER}@/{database}?host={quote(str(_socket(place)), safe='/')}"
 
 
-def password_environment(place: Place) -> dict[str, str]:
+def password_environment(place: StackLayout) -> dict[str, str]:
     """Return what tells libpq and asyncpg where the password is."""
     return {"PGPASSFILE": str(_password_file(place))}
 
 
-def answers(place: Place) -> bool:
+def answers(place: StackLayout) -> bool:
     """Tell whether the cluster accepts a connection and a query."""
     import psycopg2
 
@@ -158,7 +158,7 @@ def answers(place: Place) -> bool:
         return False
 
 
-def make_databases(place: Place) -> None:
+def make_databases(place: StackLayout) -> None:
     """Make the databases that are missing."""
     with connected(place) as cursor:
         cursor.execute("select datname from pg_database")
@@ -168,7 +168,7 @@ def make_databases(place: Place) -> None:
                 cursor.execute(f'create database "{name}"')
 
 
-def main_process(place: Place) -> int:
+def main_process(place: StackLayout) -> int:
     """Return the process of a cluster that runs, though nobody may supervise it; 0 for none."""
     data = place.database / "data"
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -180,7 +180,7 @@ def main_process(place: Place) -> int:
 
 
 @contextlib.contextmanager
-def connected(place: Place) -> Iterator[Any]:
+def connected(place: StackLayout) -> Iterator[Any]:
     """Give a cursor on the cluster, outside any transaction."""
     import psycopg2
 
@@ -197,11 +197,11 @@ def connected(place: Place) -> Iterator[Any]:
         link.close()
 
 
-def _socket(place: Place) -> Path:
+def _socket(place: StackLayout) -> Path:
     return place.database / "socket"
 
 
-def _password_file(place: Place) -> Path:
+def _password_file(place: StackLayout) -> Path:
     return place.folder / "postgres.password"
 
 

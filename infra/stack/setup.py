@@ -22,7 +22,7 @@ from handoff.artifacts.files.writing import write_whole
 from handoff.artifacts.printable import one_line
 from handoff.infra.engine.environments import with_absolute_paths
 from handoff.infra.home import whole_path
-from handoff.infra.stack.place import Choices, Place, with_tuples
+from handoff.infra.stack.layout import Choices, StackLayout, with_tuples
 
 Use = Literal["kept", "shell"]
 
@@ -53,7 +53,7 @@ class Setup:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_setup(place: Place) -> Setup | None:
+def read_setup(place: StackLayout) -> Setup | None:
     """Return what the home's stack was set up with; None where none was.
 
     Raises `EnvironmentLacking` for a file that can't be read.
@@ -74,7 +74,7 @@ def read_setup(place: Place) -> Setup | None:
         ) from error  # fmt: skip
 
 
-def write_setup(place: Place, setup: Setup) -> None:
+def write_setup(place: StackLayout, setup: Setup) -> None:
     """Keep what a stack is set up with; only its owner can read it."""
     plain = {"choices": asdict(setup.choices), "settings": dict(setup.settings)}
     write_whole(place.setup, json.dumps(plain, indent=2), mode=0o600, is_synced=True)

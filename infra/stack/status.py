@@ -9,16 +9,16 @@ from dataclasses import asdict, dataclass
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError
 from handoff.artifacts.waiting import looks
 from handoff.infra.engine.environments import prepare_prefect
+from handoff.infra.notifications.outbox import memory_file, read_memory
 from handoff.infra.prefect.absences import Absence, absences_at
 from handoff.infra.prefect.pools import is_online
 from handoff.infra.servers import get_status, last_words
 from handoff.infra.settings import read_settings
 from handoff.infra.stack import arrivals, postgres
-from handoff.infra.stack.place import Place, Stack
+from handoff.infra.stack.layout import Stack, StackLayout
 from handoff.infra.stack.supervision import Service, State, Supervision, read_service
-from handoff.infra.telling.outbox import memory_file, read_memory
 from handoff.infra.terminal.console import print_json, print_table
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.output import echo
 
 # A fresh database is migrated first, which took 20 s on two busy cores.
 _LIMIT_S = 240.0
@@ -28,7 +28,9 @@ _LOOKED_S = 180.0
 _PAUSE_S = 0.25
 
 
-def is_healthy(service: Service, stack: Stack, place: Place, login: str, started: float) -> bool:
+def is_healthy(
+    service: Service, stack: Stack, place: StackLayout, login: str, started: float
+) -> bool:
     """Tell whether a service answers; `started` is when its process began, in s since 1970."""
     match service.name:
         case "postgres":
@@ -55,7 +57,7 @@ def is_healthy(service: Service, stack: Stack, place: Place, login: str, started
 
 
 def wait_until_healthy(
-    service: Service, supervision: Supervision, place: Place, ask: Callable[[float], bool]
+    service: Service, supervision: Supervision, place: StackLayout, ask: Callable[[float], bool]
 ) -> None:
     """Wait for a service; raise `EnvironmentLacking` with its last words when it doesn't come up.
 
@@ -95,7 +97,7 @@ def show_status(*, as_json: bool) -> int:
     """Print each service; return 0 when all of them are healthy, else 1."""
     settings = read_settings()
     prepare_prefect(settings)
-    place = Place(settings.home)
+    place = StackLayout(settings.home)
     supervision = Supervision(place)
     if not supervision.is_running():
         if as_json:
@@ -109,7 +111,7 @@ def show_status(*, as_json: bool) -> int:
     return 0 if all(condition.state == "healthy" for condition in conditions) else 1
 
 
-def examine_stack(place: Place, supervision: Supervision) -> list[Condition]:
+def examine_stack(place: StackLayout, supervision: Supervision) -> list[Condition]:
     """Ask every service how it is."""
     stack = place.read_stack()
     if stack is None:
@@ -123,7 +125,7 @@ def examine_stack(place: Place, supervision: Supervision) -> list[Condition]:
     ]
 
 
-def _left(place: Place) -> list[Absence]:
+def _left(place: StackLayout) -> list[Absence]:
     """Return the workers that left their pool, on this machine or another one."""
     stack = place.read_stack()
     try:
@@ -133,13 +135,15 @@ def _left(place: Place) -> list[Absence]:
         return []
 
 
-def _login(place: Place) -> str:
+def _login(place: StackLayout) -> str:
     """Return the login that the stack's workers have."""
     services = map(read_service, place.services.glob("*.json"))
     return next((s.environment.get("PREFECT_API_AUTH_STRING", "") for s in services if s.pool), "")
 
 
-def _examine(service: Service, state: State, stack: Stack, place: Place, login: str) -> Condition:
+def _examine(
+    service: Service, state: State, stack: Stack, place: StackLayout, login: str
+) -> Condition:
     log = place.logs / f"{service.name}.log"
     reason = ""
     if not state.is_up:
@@ -154,7 +158,11 @@ def _examine(service: Service, state: State, stack: Stack, place: Place, login: 
 
 
 def print_stack(
-    conditions: Sequence[Condition], place: Place, *, as_json: bool, left: Sequence[Absence] = ()
+    conditions: Sequence[Condition],
+    place: StackLayout,
+    *,
+    as_json: bool,
+    left: Sequence[Absence] = (),
 ) -> None:
     """Print the services as a table, their store, and how the next commands come to use them.
 

@@ -19,7 +19,7 @@ from handoff.artifacts.files.writing import write_whole
 from handoff.artifacts.isolated import isolated
 from handoff.artifacts.waiting import looks
 from handoff.infra.engine.environments import Keeps
-from handoff.infra.stack.place import Place
+from handoff.infra.stack.layout import StackLayout
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class _LocalTransport(xmlrpc.client.Transport):
 class Supervision:
     """The supervisor of one home's stack."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: StackLayout) -> None:
         self._place = place
 
     def is_running(self) -> bool:
@@ -204,7 +204,7 @@ def _is_alive(process: int) -> bool:
         return False
 
 
-def _configuration(place: Place, services: Sequence[Service]) -> str:
+def _configuration(place: StackLayout, services: Sequence[Service]) -> str:
     """Return supervisor's configuration. It holds no secret: these are in the services' files."""
     umask = os.umask(0)
     os.umask(umask)

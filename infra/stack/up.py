@@ -25,8 +25,8 @@ from handoff.infra.stack import postgres
 from handoff.infra.stack.arrivals import chosen_places, chosen_webhook
 from handoff.infra.stack.down import end_leftovers
 from handoff.infra.stack.joining import share_settings
+from handoff.infra.stack.layout import Choices, Stack, StackLayout
 from handoff.infra.stack.logins import read_logins
-from handoff.infra.stack.place import Choices, Place, Stack
 from handoff.infra.stack.plan import (
     BUCKET,
     choose,
@@ -46,7 +46,7 @@ from handoff.infra.stack.setup import (
 )
 from handoff.infra.stack.status import examine_stack, is_healthy, print_stack, wait_until_healthy
 from handoff.infra.stack.supervision import Service, Supervision, read_service
-from handoff.infra.terminal.echoing import ask, echo, on_terminal
+from handoff.infra.terminal.output import ask, echo, on_terminal
 
 
 def bring_up(choices: Choices, *, use: Use | None, print_environment: bool, as_json: bool) -> None:
@@ -54,7 +54,7 @@ def bring_up(choices: Choices, *, use: Use | None, print_environment: bool, as_j
 
     It comes up as it was set up; `use` says whose settings count where this shell's are others.
     """
-    place = Place(home_folder())
+    place = StackLayout(home_folder())
     kept = read_setup(place)
     use = use or (_ask(choices, kept) if kept and on_terminal() else None)
     setup = settle(choices, kept, use)
@@ -151,7 +151,7 @@ def _require_same(choices: Choices, stack: Stack) -> None:
 
 
 def _launch(
-    choices: Choices, place: Place, supervision: Supervision, environment: Mapping[str, str]
+    choices: Choices, place: StackLayout, supervision: Supervision, environment: Mapping[str, str]
 ) -> Stack:
     """Check everything that can be checked, then start the supervisor; no service runs yet."""
     served = read_served_settings()
@@ -196,7 +196,7 @@ def _tell_limits(stack: Stack) -> None:
         )  # fmt: skip
 
 
-def _bring_services_up(place: Place, stack: Stack, supervision: Supervision) -> list[str]:
+def _bring_services_up(place: StackLayout, stack: Stack, supervision: Supervision) -> list[str]:
     """Start stage after stage, each when what it needs is healthy; return what was started."""
     services = [read_service(file) for file in place.services.glob("*.json")]
     login = next((s.environment.get("PREFECT_API_AUTH_STRING", "") for s in services if s.pool), "")
@@ -217,7 +217,7 @@ def _bring_services_up(place: Place, stack: Stack, supervision: Supervision) -> 
 
 
 def _wait(
-    service: Service, stack: Stack, place: Place, supervision: Supervision, login: str
+    service: Service, stack: Stack, place: StackLayout, supervision: Supervision, login: str
 ) -> None:
     wait_until_healthy(
         service, supervision, place,
@@ -225,7 +225,7 @@ def _wait(
     )  # fmt: skip
 
 
-def _follow_up(service: Service, stack: Stack, place: Place) -> None:
+def _follow_up(service: Service, stack: Stack, place: StackLayout) -> None:
     """Make what the next stage needs of a service that is healthy now."""
     if service.name == "postgres":
         postgres.make_databases(place)

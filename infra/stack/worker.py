@@ -1,6 +1,6 @@
 """`handoff worker`: Prefect's worker for one pool, once this machine has proved what it needs.
 
-One that lacks something says all of it, and takes no job (`infra.stack.proving`). What it becomes
+One that lacks something says all of it, and takes no job (`infra.stack.preflight`). What it becomes
 then, proves it again while it works (`infra.stack.polling`). With `--one-run` it is what a pod
 starts that Prefect's Kubernetes worker made for one run: it proves the same, and becomes the run.
 """
@@ -23,14 +23,14 @@ from uuid import UUID
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.isolated import FOR_CHILDREN
 from handoff.artifacts.printable import one_line
-from handoff.flows.site import CONTROL_POOL
+from handoff.flows.names import CONTROL_POOL
 from handoff.infra.engine.environments import (
     absolute_python_path,
     prepare_prefect,
     replace_process,
     worker_environment,
 )
-from handoff.infra.engine.looking import empty_folder
+from handoff.infra.engine.import_paths import empty_folder
 from handoff.infra.prefect.absences import Absence, end_absence, tell_absence
 from handoff.infra.prefect.pools import as_variable, require_processes, share_out
 from handoff.infra.prefect.prefect_api import asked_client
@@ -42,9 +42,9 @@ from handoff.infra.settings import (
     require_writable_home,
 )
 from handoff.infra.stack.joining import join
-from handoff.infra.stack.proving import REGISTERING, prove
+from handoff.infra.stack.preflight import REGISTERING, run_checks
 from handoff.infra.stack.start import reset_signals
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.output import echo
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -182,7 +182,7 @@ def _asked(settings: Settings, what: str) -> Iterator[SyncPrefectClient]:
 def _prove(settings: Settings, pool: str, name: str) -> None:
     """Print what was proved; raise what lacks, which the Prefect server is told, too."""
     try:
-        proved = prove(settings, pool)
+        proved = run_checks(settings, pool)
     except EnvironmentLacking as error:
         prepare_prefect(settings, retries=1)
         tell_absence(settings, Absence.of(pool, name, error))

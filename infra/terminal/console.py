@@ -13,7 +13,7 @@ from typing import Any, Literal
 from handoff.artifacts.printable import one_line, printable, printable_json
 from handoff.artifacts.release.evidence import Finding
 from handoff.infra.cli.group import is_quiet
-from handoff.infra.terminal.echoing import echo, styled
+from handoff.infra.terminal.output import echo, styled
 
 _MARGIN = " " * 10
 _COLOURS = {"unsound": "red", "limit": "yellow", "note": None}

@@ -9,7 +9,7 @@ from handoff.artifacts.release.coverage import closest_call, told_inputs
 from handoff.artifacts.release.interval import measured_size, ratio
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.infra.terminal.console import fitted, print_findings, print_table, seconds
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.output import echo
 from handoff.tasks.report.numbers import search_columns, search_rows
 
 
@@ -86,12 +86,12 @@ def print_release(
             *([f"compared on inputs {inputs}"] if inputs else []),
             *(f"not compared: {text}" for text in target.skipped),
             *target.notes,
-            *([target.taken_over.told] if target.taken_over else []),
+            *([target.taken_over.text] if target.taken_over else []),
             *([f"not yet verified: {target.unverified}"] if target.unverified else []),
             *([target.told_unverified_gpus] if target.accepted else []),
-            *([target.source_checked.told] if target.source_checked else []),
+            *([target.source_checked.text] if target.source_checked else []),
             *([f"verified under emulation: {target.emulated}"] if target.emulated else []),
-            *(check.told for check in target.torches),
+            *(check.text for check in target.torches),
         )
         for text in filter(None, told):
             echo("  " + fitted(f"{target.slug}: {text}", 2))
@@ -128,7 +128,7 @@ def _summary_row(manifest: Manifest, target: TargetRecord) -> tuple[str, ...]:
     if target.is_wrong_on_special_inputs_alone:
         error += ", wrong on special inputs"
     weight = measured_size(target.size_bytes)
-    speed = target.headline.over_eager.told if target.headline else "-"
+    speed = target.headline.over_eager.text if target.headline else "-"
     return (target.slug, verdict, error, _rtol_needed(manifest, target), speed, weight)
 
 

@@ -18,7 +18,7 @@ from handoff.artifacts.release.interval import size
 from handoff.flows.progress import LOGGER
 from handoff.infra.cli.group import is_quiet
 from handoff.infra.settings import logs_json
-from handoff.infra.terminal.echoing import JsonLine, echo
+from handoff.infra.terminal.output import JsonLine, echo
 from handoff.infra.terminal.step_times import WHOLE, StepTimes
 
 NO_TIMES = StepTimes({})

@@ -13,7 +13,7 @@ from handoff.artifacts.errors import ERRORS, EnvironmentLacking, HandoffError
 from handoff.artifacts.waiting import Pauses
 from handoff.infra.settings import Settings, author_name, read_settings
 from handoff.infra.terminal.console import print_json
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.output import echo
 from handoff.infra.triggers.arrival import Arrival, Policy
 from handoff.infra.triggers.posting import Posted, Poster, open_poster
 from handoff.infra.triggers.spool import Kept, Spool

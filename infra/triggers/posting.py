@@ -12,7 +12,7 @@ from uuid import UUID
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.waiting import Pauses
-from handoff.flows.site import BUILD_POOL, RELEASE
+from handoff.flows.names import BUILD_POOL, RELEASE
 from handoff.infra.engine.environments import prepare_prefect
 from handoff.infra.prefect.prefect_api import ServerBusy, told_in_sentences
 from handoff.infra.settings import Settings

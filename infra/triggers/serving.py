@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, UsageProblem
 from handoff.artifacts.waiting import Pauses
 from handoff.infra.settings import Settings, read_secret, read_settings
-from handoff.infra.terminal.echoing import echo, log_lines
+from handoff.infra.terminal.output import echo, log_lines
 from handoff.infra.triggers.arrival import Arrival, Policy
 from handoff.infra.triggers.hooks import read_hooks
 from handoff.infra.triggers.posting import Posted, Poster, open_poster

@@ -20,9 +20,9 @@ from handoff.artifacts.errors import (
 )
 from handoff.artifacts.record import RecordInvalid
 from handoff.infra.settings import read_settings
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.output import echo
 from handoff.infra.triggers.arrival import Arrival, Policy
-from handoff.infra.triggers.places import Listing, Place, open_place
+from handoff.infra.triggers.locations import Listing, Location, open_location
 from handoff.infra.triggers.posting import Poster, open_poster
 
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
@@ -33,7 +33,7 @@ def watch(text: str, every_s: float, policy: Policy, *, once: bool) -> int:
 
     Returns the exit code: that of what failed at last with `once`, else 0.
     """
-    place = open_place(text)
+    place = open_location(text)
     with open_poster(read_settings()) as poster:
         watcher = Watcher(place, poster, policy)
         echo(f"watching {text}: a delivery is posted when it hasn't changed for a look")
@@ -48,7 +48,7 @@ def watch(text: str, every_s: float, policy: Policy, *, once: bool) -> int:
 class Watcher:
     """Looks at a place, and posts what is complete; tells of a trouble once until it is over."""
 
-    place: Place
+    place: Location
     poster: Poster
     policy: Policy = "queue"
     looks: int = 0
@@ -102,7 +102,7 @@ class Watcher:
         self._told = type(error).__name__
 
 
-def read_arrival(listing: Listing, place: Place) -> Arrival:
+def read_arrival(listing: Listing, place: Location) -> Arrival:
     """Return the arrival that a delivery's contract describes.
 
     Raises `DeliveryUnreadable` for a contract that can't be read.
@@ -119,7 +119,7 @@ def read_arrival(listing: Listing, place: Place) -> Arrival:
     )  # fmt: skip
 
 
-def _read_contract(listing: Listing, place: Place) -> DeliveryContract:
+def _read_contract(listing: Listing, place: Location) -> DeliveryContract:
     try:
         return parse_contract(place.read_contract(listing))
     except (OSError, UnicodeError, RecordInvalid) as error:

@@ -1,5 +1,5 @@
 """Captures: a delivery goes in, and a row for each capture technology comes out.
 
-`step` tries one technology in a process of its own, `rows` fills the table, `roads` are the
-technologies, `judging` compares what they give with the original.
+`rows` fills the table; `step` captures by one method, in a process of its own, and compares what
+that gives with the original.
 """

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from handoff.artifacts.delivery.captures import CaptureRow, Road
+from handoff.artifacts.delivery.captures import CaptureMethod, CaptureRow
 from handoff.artifacts.record import Job
 
 
 @dataclass(frozen=True)
 class CaptureJob(Job[CaptureRow]):
-    """Go one road with the delivery in `staging`."""
+    """Capture, by one method, the delivery in `staging`."""
 
     staging: Path
-    road: Road
+    method: CaptureMethod

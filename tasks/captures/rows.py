@@ -1,27 +1,29 @@
-"""Fills the capture table: each road in a process of its own, whose end is a row as well."""
+"""Fills the capture table: each method in a process of its own, whose end is a row as well."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from handoff.artifacts.delivery.captures import ROADS, CaptureRow, Road
+from handoff.artifacts.delivery.captures import CAPTURE_METHODS, CaptureMethod, CaptureRow
 from handoff.artifacts.errors import StepCrashed
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.captures.messages import CaptureJob
 
 
 def fill_rows(staging: Path, extensions: tuple[str, ...], logs: Path) -> tuple[CaptureRow, ...]:
-    """Return a row for each road, gone with the delivery in `staging`; each takes seconds."""
-    return tuple(_row(staging, road, extensions, logs) for road in ROADS)
+    """Return a row for each method, tried on the delivery in `staging`; each takes seconds."""
+    return tuple(_row(staging, method, extensions, logs) for method in CAPTURE_METHODS)
 
 
-def _row(staging: Path, road: Road, extensions: tuple[str, ...], logs: Path) -> CaptureRow:
-    name = road.replace(".", "-").replace(" ", "-")
+def _row(
+    staging: Path, method: CaptureMethod, extensions: tuple[str, ...], logs: Path
+) -> CaptureRow:
+    name = method.replace(".", "-").replace(" ", "-")
     plan = ProcessPlan(name, ("intake.step",), extensions=extensions, reads=(staging,))
     process = StepProcess(plan, logs / f"{name}.log")
     try:
-        return process.run(CaptureJob(staging, road))
+        return process.run(CaptureJob(staging, method))
     except StepCrashed as error:
-        return CaptureRow(road, captured=False, reason=f"crashed: {error.got.partition(';')[0]}")
+        return CaptureRow(method, captured=False, reason=f"crashed: {error.got.partition(';')[0]}")
     finally:
         process.close()

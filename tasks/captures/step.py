@@ -16,7 +16,7 @@ import torch
 import torch.fx
 from torch import nn
 
-from handoff.artifacts.delivery.captures import CaptureRow, Road
+from handoff.artifacts.delivery.captures import CaptureMethod, CaptureRow
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.errors import HandoffError
 from handoff.tasks.captures.messages import CaptureJob
@@ -30,8 +30,8 @@ from handoff.tasks.verify.inputs.plan import CaseSpec, draw_inputs, plan_cases
 Tensors = tuple[torch.Tensor, ...]
 
 
-class RoadClosed(Exception):
-    """The road can't be gone on this machine; the message says what is missing."""
+class MethodUnavailable(Exception):
+    """The method can't be used on this machine; the message says what is missing."""
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,22 @@ class Capture:
 
 
 def go(
-    road: Road, module: nn.Module, signature: ModelSignature, example: Tensors, rows: Tensors | None
+    method: CaptureMethod,
+    module: nn.Module,
+    signature: ModelSignature,
+    example: Tensors,
+    rows: Tensors | None,
 ) -> Capture:
-    """Capture `module` by a road; raise what the technology raises, or `RoadClosed`.
+    """Capture `module` by a method; raise what the technology raises, or `MethodUnavailable`.
 
     `example` and `rows` are of the signature's shapes and dtypes.
     """
     with _quietly(), torch.no_grad():
-        match road:
+        match method:
             case "torch.fx":
                 return _plain(torch.fx.symbolic_trace(module))
             case "torch.export" | "torch.export strict":
-                strict = road == "torch.export strict"
+                strict = method == "torch.export strict"
                 return _plain(capture(module, signature, rows=rows, strict=strict).module())
             case "torch.compile":
                 return _dynamo(module, example)
@@ -101,7 +105,7 @@ def _onnx(module: nn.Module, signature: ModelSignature, example: Tensors) -> Cap
     needed = ("onnx", "onnxscript", "onnxruntime")
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
-        raise RoadClosed(f"not installed: {', '.join(missing)}")
+        raise MethodUnavailable(f"not installed: {', '.join(missing)}")
     program = torch.onnx.export(
         module, example, dynamo=True, dynamic_shapes=dynamic_shapes(signature), verbose=False
     )
@@ -114,7 +118,7 @@ def _lazy(module: nn.Module) -> Capture:
     try:
         importlib.import_module("torch._lazy.ts_backend").init()
     except (ImportError, RuntimeError) as error:
-        raise RoadClosed(f"this torch has no lazy tensors: {error}") from error
+        raise MethodUnavailable(f"this torch has no lazy tensors: {error}") from error
     mark_step = importlib.import_module("torch._lazy").mark_step
     captured = copy.deepcopy(module).to("lazy")
 
@@ -133,14 +137,14 @@ _SIZES = (5, 17)
 _SHOWN = 160
 
 
-def try_road(
-    road: Road,
+def try_method(
+    method: CaptureMethod,
     module: nn.Module,
     signature: ModelSignature,
     example: Tensors,
     rows: Tensors | None = None,
 ) -> CaptureRow:
-    """Capture `module` by `road`, compare it with eager elsewhere, and time it on the example.
+    """Capture `module` by `method`, compare it with eager elsewhere, and time it on the example.
 
     `example` and `rows` are of the signature's shapes and dtypes; further inputs are drawn from
     `rows` where there are any.
@@ -151,19 +155,19 @@ def try_road(
 
     told = _failure(eager, example)
     if told:
-        return CaptureRow(road, captured=False, reason=f"eager fails on the example: {told}")
+        return CaptureRow(method, captured=False, reason=f"eager fails on the example: {told}")
     began = time.monotonic()
     try:
-        captured = go(road, module, signature, example, rows)
-    except RoadClosed as closed:
-        return CaptureRow(road, captured=False, reason=str(closed))
+        captured = go(method, module, signature, example, rows)
+    except MethodUnavailable as closed:
+        return CaptureRow(method, captured=False, reason=str(closed))
     except Exception as error:  # noqa: BLE001 - whatever the technology raises is its answer
-        return CaptureRow(road, captured=False, reason=_short(error))
+        return CaptureRow(method, captured=False, reason=_short(error))
     capture_s = time.monotonic() - began
     wrong, tried, max_abs = _compare(eager, captured, signature, example, rows)
     speed = None if wrong else time_in_turns("example", example, eager, captured.call)
     return CaptureRow(
-        road=road,
+        method=method,
         captured=True,
         tried=tried,
         wrong=tuple(wrong),
@@ -256,7 +260,7 @@ def _short(error: Exception) -> str:
 
 
 def run(job: CaptureJob) -> CaptureRow:
-    """Go the job's road with the delivered graph, as eager runs it."""
+    """Capture the delivered graph, as eager runs it, by the job's method."""
     delivery = read_delivery(job.staging)
     signature = delivery.contract.signature
     if delivery.cases:
@@ -264,4 +268,4 @@ def run(job: CaptureJob) -> CaptureRow:
     else:
         cases = plan_cases(signature, seeds=1)
         example = delivery.draw(cases[min(1, len(cases) - 1)])
-    return try_road(job.road, delivery.module, signature, example, delivery.rows)
+    return try_method(job.method, delivery.module, signature, example, delivery.rows)

@@ -70,7 +70,6 @@ from handoff.tasks.compile.messages import (
 from handoff.tasks.compile.packages import extract_kernels, extract_library, write_package
 from handoff.tasks.compile.packing import convolutions_packed, linears_for
 from handoff.tasks.compile.patching import replaced
-from handoff.tasks.compile.place import built_apart, private_place
 from handoff.tasks.compile.reading.cpp_source import (
     find_atomic_sums,
     require_int8,
@@ -84,6 +83,7 @@ from handoff.tasks.compile.weights import (
     find_weights,
     weights_kept_apart,
 )
+from handoff.tasks.compile.workdir import built_apart, private_place
 from handoff.tasks.optimize.kernels import compiler_options
 from handoff.tasks.optimize.programs import load_program
 from handoff.tasks.verify.loading import PACKAGE, SHARED_LIBRARY

@@ -16,10 +16,10 @@ from torch.export import ExportedProgram
 
 from handoff.artifacts.recipe.target import CpuTarget
 from handoff.tasks.compile.messages import CompileJob
-from handoff.tasks.compile.place import private_place
 from handoff.tasks.compile.step import compile_package
+from handoff.tasks.compile.workdir import private_place
 from handoff.tasks.conformance.judging import Fault, find_fault
-from handoff.tasks.conformance.looking_up import calls_of
+from handoff.tasks.conformance.lookup import calls_of
 from handoff.tasks.conformance.patterns import PREFIX
 from handoff.tasks.conformance.sampling import Sample
 from handoff.tasks.conformance.values import AS_SAMPLED, value_sets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from handoff.artifacts.conformance.keeping import read_table, shipped_table
+from handoff.artifacts.conformance.storage import read_table, shipped_table
 from handoff.artifacts.conformance.table import (
     Conformance,
     KnownFault,
@@ -32,7 +32,7 @@ def known_faults(table: Conformance, calls: Collection[str]) -> tuple[KnownFault
     """Return what the table knows to be wrong, or to crash, of a graph that makes these calls.
 
     `calls` are the graph's operators with the dtypes of their tensors, as
-    `tasks.conformance.looking_up.calls_of` gives them. A row concerns the graph where it calls all
+    `tasks.conformance.lookup.calls_of` gives them. A row concerns the graph where it calls all
     that the row's smallest wrong graph calls: a fault of several operators is told where all of
     them come together. An operator's overloads count as one where their tensors are of the same
     dtypes: what is wrong with a tensor beside it is so with a number. Rows of the same calls are
@@ -113,7 +113,7 @@ def finding_of(fault: KnownFault, asked: Mapping[str, str]) -> Finding:
 
 def _note(fault: KnownFault, told: str) -> Finding:
     script = f"'handoff conformance --show {fault.operator}' prints the script that repeats it"
-    return Finding("known-wrong-operator", "note", fault.told, f"{told}. {script}")
+    return Finding("known-wrong-operator", "note", fault.description, f"{told}. {script}")
 
 
 def shown(tensor: PlainTensor) -> str:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from handoff.artifacts.conformance.table import Conformance, KnownFault, Row
+from handoff.artifacts.host import SigningKey, Stores
 from handoff.artifacts.recipe.target import CpuTarget, Target
 from handoff.artifacts.record import Job, later
 from handoff.artifacts.release.evidence import Finding
-from handoff.artifacts.site import SigningKey, Stores
 
 
 @dataclass(frozen=True)

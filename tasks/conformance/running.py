@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from handoff.artifacts.conformance.keeping import shipped_table
+from handoff.artifacts.conformance.storage import shipped_table
 from handoff.artifacts.conformance.table import QUESTIONS, Conformance, Row, toolchain_digest
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import StepCrashed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from handoff.artifacts.conformance.keeping import (
+from handoff.artifacts.conformance.storage import (
     conformance_statement,
     keep_table,
     kept_toolchains,

@@ -19,7 +19,7 @@ from torch import nn
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.errors import did_you_mean
 from handoff.infra.engine.budget import is_out_of_memory, out_of_memory
-from handoff.infra.engine.looking import searched, user_places
+from handoff.infra.engine.import_paths import searched, user_places
 from handoff.tasks.deliver.capture.lines import one_line
 from handoff.tasks.deliver.naming import no_function, refuse, require_factory
 

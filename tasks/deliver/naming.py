@@ -14,7 +14,7 @@ from pathlib import Path
 from handoff.artifacts.delivery.contract import require_model_name
 from handoff.artifacts.errors import UsageProblem, did_you_mean, expected_and_got
 from handoff.artifacts.files.writing import is_free
-from handoff.infra.engine.looking import find_module, hidden_names
+from handoff.infra.engine.import_paths import find_module, hidden_names
 
 # What a module may make names by that its source doesn't show.
 _DYNAMIC = ("__getattr__", "__path__", "sys.modules", "globals(", "exec(", "import *", "vars(")

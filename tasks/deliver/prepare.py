@@ -11,7 +11,7 @@ from pathlib import Path
 
 from handoff.artifacts.delivery.contract import require_model_name
 from handoff.artifacts.errors import UsageProblem
-from handoff.infra.engine.looking import searched
+from handoff.infra.engine.import_paths import searched
 from handoff.tasks.deliver.arguments import unwrap
 from handoff.tasks.deliver.factory import default_name, prepare_model
 from handoff.tasks.deliver.messages import Prepared, PrepareJob

@@ -24,7 +24,7 @@ from handoff.artifacts.delivery.metric import Metric
 from handoff.artifacts.delivery.signature import DECLARED, FROM_EXAMPLE, ModelSignature, TensorSpec
 from handoff.artifacts.errors import DeliveryUnsound
 from handoff.artifacts.version import ask_git
-from handoff.infra.engine.looking import searched
+from handoff.infra.engine.import_paths import searched
 from handoff.tasks.deliver.arguments import (
     Dynamic,
     Limits,
@@ -34,18 +34,18 @@ from handoff.tasks.deliver.arguments import (
     require_on_cpu,
     unwrap,
 )
-from handoff.tasks.deliver.beside import (
-    Beside,
-    measure_eager,
-    require_fitting,
-    take_calibration,
-    take_evaluation,
-)
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_call
 from handoff.tasks.deliver.capture.failures import gravest
 from handoff.tasks.deliver.capture.lines import one_line
 from handoff.tasks.deliver.capture.not_running import DoesNotRun
 from handoff.tasks.deliver.capture.tracer import training_parts_left_out
+from handoff.tasks.deliver.datasets import (
+    Datasets,
+    measure_eager,
+    require_fitting,
+    take_calibration,
+    take_evaluation,
+)
 from handoff.tasks.deliver.factory import Made, default_name, take_model
 from handoff.tasks.deliver.golden import (
     Goldens,
@@ -158,7 +158,7 @@ def _checked(
 def _failing(tensor: torch.Tensor, reading: Reading | None, why: str) -> Reading | None:
     if reading is None:
         return None
-    return guess(tensor, f"{reading.told}, and the model fails at an end of it: {why}")
+    return guess(tensor, f"{reading.text}, and the model fails at an end of it: {why}")
 
 
 def _why_not(
@@ -182,7 +182,7 @@ def _why_not(
 
 
 def _described(spec: TensorSpec, reading: Reading) -> TensorSpec:
-    told = reading.told if reading.source != "example" else f"{FROM_EXAMPLE}: {reading.told}"
+    told = reading.text if reading.source != "example" else f"{FROM_EXAMPLE}: {reading.text}"
     plain = "".join(character if character.isprintable() else "?" for character in told)
     origin = plain if len(plain) <= _ORIGIN_LENGTH else plain[: _ORIGIN_LENGTH - 3] + "..."
     return replace(spec, low=reading.low, high=reading.high, origin=origin)
@@ -192,7 +192,7 @@ def _notes(spec: TensorSpec, reading: Reading) -> tuple[str, ...]:
     say = f"ranges={{'{spec.name}': (LOW, HIGH)}}"
     if spec.is_guessed:
         return (
-            f"{spec.name} takes {spec.values} only, as in its example ({reading.told}): other "
+            f"{spec.name} takes {spec.values} only, as in its example ({reading.text}): other "
             f"values will be refused. Declare what is served: {say}",
         )
     if reading.narrowed or reading.widened:
@@ -259,7 +259,7 @@ def deliver(
     require_on_cpu(module, inputs)
     signature = describe_inputs(call.names, inputs, dynamic, dimensions, ranges)
     keywords = example_kwargs or {}
-    beside = Beside(
+    datasets = Datasets(
         take_calibration(module, call, calibration, keywords),
         take_evaluation(module, call, evaluation, keywords, metric),
     )
@@ -274,7 +274,7 @@ def deliver(
         signature, goldens = _make_goldens(
             module, call, inputs, signature, chosen=dimensions is not None
         )
-        require_fitting(beside, signature)
+        require_fitting(datasets, signature)
         contract = DeliveryContract(
             model=_model_section(name, module),
             inputs=signature.inputs,
@@ -283,12 +283,12 @@ def deliver(
             structure=goldens.structure,
             draw=goldens.draw,
             batch_invariant=batch_invariant,
-            metric=beside.evaluation.metric if beside.evaluation else None,
+            metric=datasets.evaluation.metric if datasets.evaluation else None,
         )
-        told = _measure(module, goldens, beside)
+        told = _measure(module, goldens, datasets)
         # The name ends up in module.py, beside each .pt file.
         built = Path(scratch) / (folder.name if _CLEAN_NAME.fullmatch(folder.name) else "delivery")
-        work = Work(module, goldens.call, goldens, built, beside=beside)
+        work = Work(module, goldens.call, goldens, built, datasets=datasets)
         result = work.build(contract)
         if result is None and dynamic is None and contract.dimensions:
             result = work.build_fixed(contract)
@@ -323,11 +323,11 @@ def _make_goldens(
         return signature, replace(goldens, notes=(note, *goldens.notes))
 
 
-def _measure(module: nn.Module, goldens: Goldens, beside: Beside) -> tuple[str, ...]:
+def _measure(module: nn.Module, goldens: Goldens, datasets: Datasets) -> tuple[str, ...]:
     """Return what the model itself makes of the evaluation, where there is one."""
-    if beside.evaluation is None:
+    if datasets.evaluation is None:
         return ()
-    return (measure_eager(module, goldens.call, beside.evaluation, goldens.structure),)
+    return (measure_eager(module, goldens.call, datasets.evaluation, goldens.structure),)
 
 
 def _model_section(name: str, module: nn.Module) -> ModelSection:

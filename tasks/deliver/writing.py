@@ -1,4 +1,4 @@
-"""Goes the roads of capture until one leads to a delivery that is right when it is read back."""
+"""Tries the capture methods until one leads to a delivery that is right when it is read back."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from handoff.artifacts.errors import (
     NotCapturable,
     error_from_record,
 )
-from handoff.tasks.deliver.beside import NOTHING, Beside, Evaluation
 from handoff.tasks.deliver.capture.calls import Call, Tensors, described
 from handoff.tasks.deliver.capture.failures import Failure, describe_detour, describe_fixing
 from handoff.tasks.deliver.capture.lines import Line, line_of_trace, one_line, written_line
-from handoff.tasks.deliver.capture.roads import ROADS, Captured, Request, Road
+from handoff.tasks.deliver.capture.methods import CAPTURE_METHODS, Captured, CaptureMethod, Request
+from handoff.tasks.deliver.datasets import NOTHING, Datasets, Evaluation
 from handoff.tasks.deliver.golden import (
     GoldenCase,
     Goldens,
@@ -59,15 +59,15 @@ class Work:
     goldens: Goldens
     folder: Path
     failures: list[Failure] = field(default_factory=list)
-    beside: Beside = NOTHING
+    datasets: Datasets = NOTHING
 
     def build(self, contract: DeliveryContract) -> DeliverResult | None:
-        """Write the delivery by the first road whose result is right when it is read back."""
-        for road in ROADS:
+        """Write the delivery by the first method whose result is right when it is read back."""
+        for method in CAPTURE_METHODS:
             with undisturbed(self.module):
-                written = self._go(road, contract)
+                written = self._go(method, contract)
             if written is not None:
-                detour = describe_detour(road.name, self.failures)
+                detour = describe_detour(method.name, self.failures)
                 return replace(written, notes=(*written.notes, *self.goldens.notes, *detour))
         return None
 
@@ -79,48 +79,48 @@ class Work:
             for spec, tensor in zip(contract.inputs, example.inputs, strict=True)
         )
         shapes = {name: t.shape for name, t in zip(self.call.names, example.inputs, strict=True)}
-        beside = self.beside.of_shapes(shapes)
+        datasets = self.datasets.of_shapes(shapes)
         goldens = replace(self.goldens, cases=(example,))
-        alone = replace(self, goldens=goldens, failures=[], beside=beside)
-        metric = contract.metric if beside.evaluation else None
+        alone = replace(self, goldens=goldens, failures=[], datasets=datasets)
+        metric = contract.metric if datasets.evaluation else None
         result = alone.build(replace(contract, inputs=specs, dimensions={}, metric=metric))
         if result is None:
             return None
         note = describe_fixing(contract, example.inputs, self.failures)
         return replace(result, notes=(note, *result.notes))
 
-    def _go(self, road: Road, contract: DeliveryContract) -> DeliverResult | None:
-        """Go one road; note why it leads nowhere, where it does."""
+    def _go(self, method: CaptureMethod, contract: DeliveryContract) -> DeliverResult | None:
+        """Try one method; note why it leads nowhere, where it does."""
         try:
             example = self.goldens.cases[0]
             rows = example.inputs if contract.draw == "examples" else None
-            captured = road.capture(
+            captured = method.capture(
                 Request(self.module, self.call, contract.signature, example.left_out, rows)
             )
-        except Exception as error:  # noqa: BLE001 - told below, or beside the road that went well
-            self.failures.append(Failure(road.name, error, captured=False))
+        except Exception as error:  # noqa: BLE001 - told below, or beside the method that went well
+            self.failures.append(Failure(method.name, error, captured=False))
             return None
         try:
-            return self._write_checked(captured, contract, road.name)
+            return self._write_checked(captured, contract, method.name)
         except HandoffError as error:
             told = _in_their_words(error, captured, self.folder)
-            self.failures.append(Failure(road.name, told, captured=True))
+            self.failures.append(Failure(method.name, told, captured=True))
             shutil.rmtree(self.folder, ignore_errors=True)
             return None
 
     def _write_checked(
-        self, captured: Captured, contract: DeliveryContract, road: str
+        self, captured: Captured, contract: DeliveryContract, method: str
     ) -> DeliverResult:
-        narrowed = _narrow(contract, captured, road)
+        narrowed = _narrow(contract, captured, method)
         kept = [_keep(c, contract.signature, captured.inputs) for c in self.goldens.cases]
         for case in kept:
             _require_same(captured.module, case, "the captured graph")
         left_out = (*captured.notes, *self._left_behind(captured, kept[0]))
         narrowed = replace(narrowed, left_out=left_out)
         _write(captured, narrowed, kept, self.folder)
-        write_calibration(self.beside.calibration, narrowed, self.folder)
-        if self.beside.evaluation:
-            write_evaluation(self.beside.evaluation, narrowed, self.folder)
+        write_calibration(self.datasets.calibration, narrowed, self.folder)
+        if self.datasets.evaluation:
+            write_evaluation(self.datasets.evaluation, narrowed, self.folder)
         own = own_namespaces(captured.module.graph.nodes)
         loaded = read_delivery(self.folder, BUILT_IN | own)
         for case in kept:
@@ -173,7 +173,7 @@ def _line_of(node: torch.fx.Node) -> Line | None:
     return node.meta.get("source") or line_of_trace(node.meta.get("stack_trace") or "")
 
 
-def _narrow(contract: DeliveryContract, captured: Captured, road: str) -> DeliveryContract:
+def _narrow(contract: DeliveryContract, captured: Captured, method: str) -> DeliveryContract:
     """Return the contract of what was captured: its inputs alone, and their dimensions."""
     kept = [place for place, spec in enumerate(contract.inputs) if spec.name in captured.inputs]
     inputs = tuple(contract.inputs[place] for place in kept)
@@ -181,7 +181,7 @@ def _narrow(contract: DeliveryContract, captured: Captured, road: str) -> Delive
     paths = contract.structure.inputs
     return replace(
         contract,
-        model=replace(contract.model, captured_by=road),
+        model=replace(contract.model, captured_by=method),
         inputs=inputs,
         structure=replace(
             contract.structure, inputs=tuple(paths[place] for place in kept) if paths else ()

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from handoff.artifacts.digest import Digest
+from handoff.artifacts.host import Stores
 from handoff.artifacts.record import Job
-from handoff.artifacts.site import Stores
 
 
 @dataclass(frozen=True)

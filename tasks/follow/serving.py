@@ -10,6 +10,7 @@ from pathlib import Path
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.host import Stores
 from handoff.artifacts.recipe.fit import installed_torch
 from handoff.artifacts.release.difference import refused_requests
 from handoff.artifacts.release.ledger import LedgerEntry, Pointer, SeenLedgers
@@ -17,7 +18,6 @@ from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.artifacts.release.releases import Releases, SignedRelease
 from handoff.artifacts.release.signing import Trust
 from handoff.artifacts.serve.loader import FileName, Layouts
-from handoff.artifacts.site import Stores
 from handoff.artifacts.stores.store import open_store
 from handoff.tasks.registry.pull import Progress, choose_target, keep
 

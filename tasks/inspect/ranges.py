@@ -74,7 +74,7 @@ def _beyond(
             "ids-beyond-table",
             "unsound",
             f"{spec.name} may be {end:.0f} by the contract, and the model takes {reading.low:.0f} "
-            f"to {reading.high:.0f} ({reading.told}): {reason_of(error)}",
+            f"to {reading.high:.0f} ({reading.text}): {reason_of(error)}",
             _SAY.format(spec.name),
             "delivery.toml",
         )
@@ -90,7 +90,7 @@ def _narrow(spec: TensorSpec, low: float, high: float, reading: Reading) -> Iter
             "narrow-range",
             "limit",
             f"{spec.name} takes {spec.values} by the contract, and the model {reading.low:.0f} to "
-            f"{reading.high:.0f} ({reading.told}): the others are refused when it is served",
+            f"{reading.high:.0f} ({reading.text}): the others are refused when it is served",
             _SAY.format(spec.name),
             "delivery.toml",
         )
@@ -100,7 +100,7 @@ def _narrow(spec: TensorSpec, low: float, high: float, reading: Reading) -> Iter
         yield Finding(
             "narrow-range",
             "limit",
-            f"{spec.name} takes {spec.values}, {reading.told}, since a range is the same for all "
+            f"{spec.name} takes {spec.values}, {reading.text}, since a range is the same for all "
             f"columns: {how} when it is served",
             "Give each column an input of its own, or say what is served (ranges)",
             "delivery.toml",

@@ -105,7 +105,7 @@ class LocalizeResult:
 
 
 @dataclass(frozen=True)
-class Site:
+class HostSettings:
     """A place where the compiler used a subsystem: the how-manieth of its kind, and what it did."""
 
     subsystem: Subsystem
@@ -146,4 +146,4 @@ class TrialResult:
     """Which subsystems the compiler used where, in the order in which it did."""
 
     compile_s: float
-    sites: tuple[Site, ...]
+    sites: tuple[HostSettings, ...]

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from handoff.artifacts.recipe.target import level_of
-from handoff.infra.engine import looking
+from handoff.infra.engine import import_paths
 from handoff.tasks.compile.machine.here import has_march_option
 from handoff.tasks.compile.patching import environment
 from handoff.tasks.compile.weights import KEEPING_OPTIONS
@@ -184,7 +184,7 @@ def repeats(trials: Trials, script: Path) -> bool:
         trials.notes.append("the budget was spent before the script was run")
         return False
     # An extension is found where this process finds it.
-    places = [*sys.path, *looking.places_for(trials.job.recipe.extensions)]
+    places = [*sys.path, *import_paths.places_for(trials.job.recipe.extensions)]
     found = {
         "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in places),
         # The script would set them before it imports torch, which is imported when it begins.

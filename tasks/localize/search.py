@@ -35,7 +35,7 @@ from torch.fx import Node
 
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.conformance.known import kind_of
-from handoff.tasks.conformance.looking_up import call_of
+from handoff.tasks.conformance.lookup import call_of
 from handoff.tasks.localize.measure import Judged, judge, threshold
 from handoff.tasks.localize.subgraph import computing_nodes, cut, is_tensor, record, writes
 from handoff.tasks.localize.trials import BudgetSpent, Seen, Trials
@@ -89,7 +89,7 @@ class Search:
     def try_known(self, faults: Sequence[tuple[str, ...]]) -> Seen | None:
         """Return the first part, of those known to be wrong, that is so on this program's values.
 
-        A fault names calls, as `tasks.conformance.looking_up` does. Parts are small and compiled
+        A fault names calls, as `tasks.conformance.lookup` does. Parts are small and compiled
         alone, so that this costs little of what the program does; none being wrong proves nothing.
         """
         try:

@@ -26,7 +26,7 @@ from torch._inductor.compiler_bisector import CompilerBisector
 from handoff.tasks.compile import step as compiling
 from handoff.tasks.compile.messages import CompileJob
 from handoff.tasks.compile.patching import replaced
-from handoff.tasks.localize.messages import LeaveOut, Site, Subsystem, TrialJob, TrialResult
+from handoff.tasks.localize.messages import HostSettings, LeaveOut, Subsystem, TrialJob, TrialResult
 from handoff.tasks.verify.loading import PACKAGE, SHARED_LIBRARY, open_package, open_shared_library
 
 _OPERATOR = re.compile(r"<OpOverload\(op='(.+)', overload='(.+)'\)>")
@@ -57,9 +57,9 @@ def run(job: TrialJob) -> TrialResult:
 
 
 @contextmanager
-def left_out(parts: Sequence[LeaveOut]) -> Iterator[list[Site]]:
+def left_out(parts: Sequence[LeaveOut]) -> Iterator[list[HostSettings]]:
     """Compile without `parts` in the body; the list is filled with all places that were met."""
-    sites: list[Site] = []
+    sites: list[HostSettings] = []
     met: Counter[str] = Counter()
 
     def disable_subsystem(
@@ -69,7 +69,7 @@ def left_out(parts: Sequence[LeaveOut]) -> Iterator[list[Site]]:
             return False
         index = met[subsystem]
         met[subsystem] += 1
-        sites.append(Site(subsystem, index, _name(debug_info() if debug_info else "")))
+        sites.append(HostSettings(subsystem, index, _name(debug_info() if debug_info else "")))
         return any(p.subsystem == subsystem and p.first <= index < p.last for p in parts)
 
     with replaced(CompilerBisector, "disable_subsystem", staticmethod(disable_subsystem)):

@@ -15,7 +15,7 @@ from handoff.artifacts.errors import BlessingRefused, StepCrashed
 from handoff.artifacts.recipe.target import compiling_for
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.localize.measure import Judged, judge, worst_fault
-from handoff.tasks.localize.messages import LeaveOut, LocalizeJob, Site, TrialJob
+from handoff.tasks.localize.messages import HostSettings, LeaveOut, LocalizeJob, TrialJob
 from handoff.tasks.localize.subgraph import Subgraph
 from handoff.tasks.verify.loading import Tensors
 
@@ -34,7 +34,7 @@ class Outcome:
     """
 
     outputs: tuple[Tensors, ...] = ()
-    sites: tuple[Site, ...] = ()
+    sites: tuple[HostSettings, ...] = ()
     failure: str = ""
 
 
@@ -47,7 +47,7 @@ class Seen:
 
     part: Subgraph
     judged: tuple[Judged, ...]
-    sites: tuple[Site, ...]
+    sites: tuple[HostSettings, ...]
     failure: str = ""
     outputs: Tensors = ()
 

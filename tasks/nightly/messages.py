@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from handoff.artifacts.host import Stores
 from handoff.artifacts.night import Night, NightRow
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.record import Job
-from handoff.artifacts.site import Stores
 
 
 @dataclass(frozen=True)

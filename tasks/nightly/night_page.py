@@ -141,7 +141,7 @@ def _cells(one: Comparison) -> _Row:
     return (
         one.target,
         _change(_speed(one.old), _speed(one.new, with_interval=True)),
-        "-" if beside is None else beside.told,
+        "-" if beside is None else beside.text,
         _change(_error(one.old), _error(one.new)),
         _change(_megabytes(one.old), _megabytes(one.new)) + " MB",
         _change(_compiled(one.old), _compiled(one.new)),
@@ -156,7 +156,7 @@ def _speed(one: PackageFigures, *, with_interval: bool = False) -> str:
     if one.speed is None:
         return "-"
     short = f"{one.speed.value:.2f}" if one.speed.is_known else "not known"
-    told = one.speed.told if with_interval else short
+    told = one.speed.text if with_interval else short
     return told + _mark(one)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from handoff.artifacts.digest import Digest, digest_file, digest_tree
 from handoff.artifacts.errors import UsageProblem
-from handoff.infra.engine.looking import find_extension, let_be_imported
+from handoff.infra.engine.import_paths import find_extension, let_be_imported
 from handoff.tasks.optimize.operators import allow_namespaces, registered_namespaces
 from handoff.tasks.verify.metric.samples import OWN_METRICS
 

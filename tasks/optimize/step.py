@@ -17,7 +17,7 @@ from handoff.artifacts.errors import UsageProblem, first_line
 from handoff.artifacts.recipe.choices import PassChoice
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.release.evidence import PassEffect
-from handoff.tasks.conformance.looking_up import calls_of
+from handoff.tasks.conformance.lookup import calls_of
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
 from handoff.tasks.optimize.calibration import calibration_of
 from handoff.tasks.optimize.capture import capture, describe_outputs

@@ -223,7 +223,7 @@ def try_all(hostile: Sequence[str], run: Callable[[Sequence[str]], Ended]) -> Tr
             found[announced] = _blame(announced, ended, run, alone=len(found) == before)
         elif len(found) == before:
             # It ended before it came to any: none of them can be said to be survived.
-            told = ended.told or "the program tried nothing"
+            told = ended.message or "the program tried nothing"
             found.update(dict.fromkeys(left[:_AT_ONCE], ("not run", told)))
         left = [name for name in left if name not in found]
     return found
@@ -245,10 +245,10 @@ def _blame(
     name: str, ended: Ended, run: Callable[[Sequence[str]], Ended], *, alone: bool
 ) -> tuple[Outcome, str]:
     if alone:
-        return ended.outcome or "crashed", ended.told or "it ended without an answer"
+        return ended.outcome or "crashed", ended.message or "it ended without an answer"
     repeated: Tried = {}
     again = run([name])
     if _read_outcomes(again, repeated) == name:
-        return again.outcome or "crashed", again.told or "it ended without an answer"
-    how = f"{ended.outcome or 'crashed'} after others that were refused: {ended.told}"
+        return again.outcome or "crashed", again.message or "it ended without an answer"
+    how = f"{ended.outcome or 'crashed'} after others that were refused: {ended.message}"
     return "harmed", f"{how}; alone it is {repeated.get(name, ('not run', ''))[0]}"

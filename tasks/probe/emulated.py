@@ -10,15 +10,15 @@ import torch
 
 from handoff.tasks.compile.arm.emulation import emulated_target, emulating
 from handoff.tasks.probe.build import build_arm_runner
-from handoff.tasks.probe.distant import DistantPackage, distant_package
 from handoff.tasks.probe.messages import ProbeJob
+from handoff.tasks.probe.remote import RemotePackage, remote_package
 from handoff.tasks.probe.session import write_trial_release
 
 
 @contextmanager
 def emulated_package(
     job: ProbeJob, file: str, release: Path | None = None
-) -> Iterator[DistantPackage]:
+) -> Iterator[RemotePackage]:
     """Open the package's `file` in an emulated process until the body ends.
 
     It lies in a release on trial, which is made in the job's workspace where none is told. Raises
@@ -35,5 +35,5 @@ def emulated_package(
         "--intra-op", str(torch.get_num_threads()),
     ])  # fmt: skip
     where, answer_s = "under emulation", job.limits.answer_s
-    with distant_package(command, job.workspace, where, answer_s) as package:
+    with remote_package(command, job.workspace, where, answer_s) as package:
         yield package

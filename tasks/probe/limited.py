@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from handoff.artifacts.release.mechanics import Limits, Outcome
 from handoff.infra.engine.budget import disk_full, is_for_want_of_room
-from handoff.infra.engine.starting import Running, ask, started, until_left
+from handoff.infra.engine.spawning import Running, ask, started, until_left
 
 # The limits are set by a shell that becomes the program: setting them between fork and exec is not
 # safe in a process that has threads.
@@ -43,12 +43,12 @@ _OTHER_OUTPUTS = 3
 class Ended:
     """What a process printed as lines of JSON, and how it ended.
 
-    `outcome` is None for a process that did what it was asked to do; `told` are its last words.
+    `outcome` is None for a process that did what it was asked to do; `message` is its last words.
     """
 
     lines: tuple[dict[str, Any], ...]
     outcome: Outcome | None
-    told: str
+    message: str
 
 
 def run_limited(program: Path, arguments: Sequence[str], limits: Limits) -> Ended:
@@ -73,7 +73,7 @@ class LoadedProgram:
     that a fork finds what a program of its own would; but all have the same layout of memory.
     Nothing is timed by it, since it runs beside others: threads sleep while they wait, unless the
     environment says how they wait. It isn't for a GPU, whose programs are started in a way of their
-    own (`infra.engine.starting`). A command can't tell an end that isn't its own
+    own (`infra.engine.spawning`). A command can't tell an end that isn't its own
     (`infra/runner/each.h`). To be closed.
     """
 

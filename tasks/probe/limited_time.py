@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from handoff.tasks.probe.manners import Package
+from handoff.tasks.probe.call_patterns import Package
 from handoff.tasks.verify.loading import Tensors
 
 

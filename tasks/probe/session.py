@@ -80,7 +80,7 @@ class Session:
         ended = self.call(command, options)
         self.note(command, options)
         if ended.outcome is not None:
-            told = f"{ended.outcome}: {ended.told}"
+            told = f"{ended.outcome}: {ended.message}"
             self.failures.append(f"{command} of good inputs, {threads} threads a call: {told}")
         return ended
 

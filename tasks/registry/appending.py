@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from handoff.artifacts.errors import HandoffError, NotShownYet, PackageRefused, RegistryFailed
+from handoff.artifacts.host import SigningKey, Stores
 from handoff.artifacts.record import Job
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest
-from handoff.artifacts.site import SigningKey, Stores
 from handoff.artifacts.waiting import Pauses
 from handoff.tasks.registry.changes import Author, CommitJob, DraftJob, Request, SignJob
 from handoff.tasks.registry.messages import Uploaded

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from handoff.artifacts.digest import Digest
+from handoff.artifacts.host import SigningKey, Stores
 from handoff.artifacts.record import Job
 from handoff.artifacts.release.comparison import SideBySide
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest
-from handoff.artifacts.site import SigningKey, Stores
 from handoff.tasks.registry.messages import Uploaded
 
 # What a release may move that holds a package which was not run yet: nobody serves what these

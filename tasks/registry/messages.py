@@ -11,11 +11,11 @@ from typing import Literal
 
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.digest import Digest
+from handoff.artifacts.host import SigningKey, Stores
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.record import Job
 from handoff.artifacts.release.evidence import Served
 from handoff.artifacts.release.manifest import Manifest
-from handoff.artifacts.site import SigningKey, Stores
 
 Layout = Literal["release", "triton"]
 

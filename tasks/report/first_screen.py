@@ -37,7 +37,7 @@ class Figure:
 
     name: str
     figure: str
-    told: str
+    note: str
     tone: Tone = ""
 
 
@@ -168,7 +168,7 @@ def _error_figure(manifest: Manifest) -> Iterable[Figure]:
     worst = max(compared, key=lambda one: one.max_abs or 0.0)
     call = closest_call(manifest, worst)
     told = "from eager, on ordinary inputs"
-    told = f"{told}; {call.told}" if call else told
+    told = f"{told}; {call.text}" if call else told
     is_half = any(target.is_wrong_on_special_inputs_alone for target in compared)
     told += "; wrong on special ones" * is_half
     yield Figure("largest error", f"{worst.max_abs:.1e}", told, "warn" if is_half else "")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from handoff.artifacts.host import Stores
 from handoff.artifacts.mlflow.own_runs import Refusal
 from handoff.artifacts.record import Job
-from handoff.artifacts.site import Stores
 
 
 @dataclass(frozen=True)

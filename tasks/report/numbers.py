@@ -194,7 +194,7 @@ def _why_not(one: Candidate) -> str:
 def _ratio(one: Candidate, place: int) -> str:
     if not one.ratios:
         return "-"
-    return Interval(one.ratios[place], one.ratios_low[place], one.ratios_high[place]).told
+    return Interval(one.ratios[place], one.ratios_low[place], one.ratios_high[place]).text
 
 
 def draw_search(name: str, target: TargetRecord) -> Picture | None:

@@ -188,7 +188,7 @@ def _hostile(found: Mechanics | None) -> Table | None:
         for one in found.trials
         if one.needs_guard or not is_survived(one.hostile, one.guarded)
     ]
-    columns = ("input", "the package alone", "with its checks", "told")
+    columns = ("input", "the package alone", "with its checks", "message")
     return table("Inputs that the package alone doesn't refuse", columns, rows)
 
 

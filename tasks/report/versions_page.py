@@ -77,7 +77,7 @@ def _figures(target: TargetRecord) -> tuple[str | Cell, ...]:
         verdict_cell(target),
         "-" if target.max_abs is None else f"{target.max_abs:.2g}",
         "-" if target.rmse_ratio is None else ratio(target.rmse_ratio),
-        target.headline.over_eager.told if target.headline else "-",
+        target.headline.over_eager.text if target.headline else "-",
         measured_size(target.size_bytes),
     )
 
@@ -211,7 +211,7 @@ def _in_words(version: int, target: TargetRecord) -> str:
     if target.rmse_ratio is not None:
         told.append(f"error {ratio(target.rmse_ratio)} times eager's")
     if target.headline is not None:
-        told.append(f"speed {target.headline.over_eager.told}")
+        told.append(f"speed {target.headline.over_eager.text}")
     return ", ".join(told)
 
 

@@ -17,15 +17,15 @@ from handoff.tasks.report.first_screen import is_refused, told_case
 
 def captures_table(manifest: Manifest) -> Table | None:
     """Return what each capture technology makes of the model, where the recipe asked for it."""
-    rows = [(*_judged(row), "; ".join(row.told)) for row in manifest.captures]
-    return table("The capture table", (*COLUMNS, "told"), rows)
+    rows = [(*_judged(row), "; ".join(row.reasons)) for row in manifest.captures]
+    return table("The capture table", (*COLUMNS, "reasons"), rows)
 
 
 def _judged(row: CaptureRow) -> tuple[str | Cell, ...]:
-    road, captured, right, *rest = row.cells
+    method, captured, right, *rest = row.cells
     tone: Tone = "good" if row.is_right else "warn"
     return (
-        road, Cell(captured, "" if row.captured else "warn"), Cell(right, tone if right else ""),
+        method, Cell(captured, "" if row.captured else "warn"), Cell(right, tone if right else ""),
         *rest,
     )  # fmt: skip
 
@@ -81,7 +81,7 @@ def verdict_cell(target: TargetRecord) -> Cell:
 def _told_speed(target: TargetRecord) -> str:
     if target.headline is None:
         return "-"
-    return target.headline.over_eager.told + (", taken over" if target.taken_over else "")
+    return target.headline.over_eager.text + (", taken over" if target.taken_over else "")
 
 
 def _machine(target: TargetRecord) -> str:
@@ -172,13 +172,13 @@ def _nodes(effect: PassEffect) -> str:
 def timings_table(manifest: Manifest, target: TargetRecord) -> Table | None:
     """Return the seconds of eager and the package on each timed input."""
     timings = manifest.served.timings if manifest.served else ()
-    served = {one.case: one.over_eager.told for one in timings if one.target == target.slug}
+    served = {one.case: one.over_eager.text for one in timings if one.target == target.slug}
     rows = [
         (
             told_case(t.case),
             _interval(t.eager_s, t.eager_low_s, t.eager_high_s),
             _interval(t.package_s, t.package_low_s, t.package_high_s),
-            t.over_eager.told,
+            t.over_eager.text,
             *([served.get(t.case, "-")] if served else []),
             f"{t.rounds} rounds, {counted(t.threads, 'thread')}" + _told_others(t),
         )

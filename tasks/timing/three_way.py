@@ -258,7 +258,7 @@ def _figures(package: _Package, speeds: Sequence[Interval | None]) -> PackageFig
 
 
 def _told(speed: Interval) -> str:
-    return f"{speed} times eager's speed" if speed.is_known else f"a speed that is {speed.told}"
+    return f"{speed} times eager's speed" if speed.is_known else f"a speed that is {speed.text}"
 
 
 def _within_the_rules(compared: Comparison) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ from handoff.tasks.verify.elements import (
     Moves,
     are_mismatched,
     chosen,
+    compared_elements,
     judge_elements,
-    lay_beside,
     root_mean_square,
 )
 from handoff.tasks.verify.figures import measure
@@ -80,7 +80,7 @@ def compare(
     """
     if package.shape != eager.shape or package.dtype != eager.dtype:
         return _of_another_form(package, eager, output, case)
-    one = lay_beside(package, eager, float64, scale)
+    one = compared_elements(package, eager, float64, scale)
     mismatched = are_mismatched(one.special, package, eager, float64, tolerance, values=values)
     found = judge_elements(
         one, tolerance.atol + tolerance.rtol * one.size, mismatched, moved,

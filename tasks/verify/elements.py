@@ -20,7 +20,7 @@ Moves = Callable[[int], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Beside:
+class ComparedElements:
     """An output of the package, of eager and in float64, element by element: all of one shape.
 
     The first five are in float64, the masks `special` and `finite` in bool. `size` is what a
@@ -38,9 +38,9 @@ class Beside:
     is_float: bool
 
 
-def lay_beside(
+def compared_elements(
     package: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor, scale: Scale
-) -> Beside:
+) -> ComparedElements:
     """Return an output of the package beside eager's and float64's, of the same shape.
 
     That is any shape; the dtypes are any of real numbers, the package's being eager's.
@@ -56,7 +56,9 @@ def lay_beside(
     finite = ~special & ~as_float64
     eps = torch.finfo(eager.dtype).eps if is_float else 0.0
     size = scale.sizes(want, exact, eps)
-    return Beside(got, want, exact, distance, size, special & ~as_float64, finite, is_float)
+    return ComparedElements(
+        got, want, exact, distance, size, special & ~as_float64, finite, is_float
+    )
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Elements:
 
 
 def judge_elements(
-    one: Beside,
+    one: ComparedElements,
     bound: torch.Tensor,
     mismatched: torch.Tensor,
     moved: Moves | None,
@@ -123,7 +125,7 @@ def judge_elements(
 
 
 def _steps(
-    one: Beside, bound: torch.Tensor, room: torch.Tensor, let_off: torch.Tensor
+    one: ComparedElements, bound: torch.Tensor, room: torch.Tensor, let_off: torch.Tensor
 ) -> torch.Tensor:
     """Tell in bool which of the elements that were `let_off` (bool) are at a step of the model."""
     if not one.is_float:
@@ -152,7 +154,7 @@ MOST_INCOMPARABLE = 0.1
 
 
 def _room_of_eagers_error(
-    one: Beside, bound: torch.Tensor, noise: Scale, noisier: float
+    one: ComparedElements, bound: torch.Tensor, noise: Scale, noisier: float
 ) -> torch.Tensor:
     """Return what elements may be off by because eager's are: some digits, and never a step.
 
@@ -186,7 +188,9 @@ def _times_noisier(package: torch.Tensor, eager: torch.Tensor, most: float) -> f
     return min(max(1.0, _median(package.abs().flatten()[::step]) / noise), most)
 
 
-def _room(moved: Moves, asking: torch.Tensor, one: Beside, bound: torch.Tensor) -> torch.Tensor:
+def _room(
+    moved: Moves, asking: torch.Tensor, one: ComparedElements, bound: torch.Tensor
+) -> torch.Tensor:
     """Return what rounding lets each element be off by, beyond what was agreed.
 
     That has the output's shape, as have `asking` (bool) and `bound` (float64). An element that

@@ -13,7 +13,7 @@ from handoff.artifacts.recipe.tolerance import Deviation, ErrorSpread
 from handoff.artifacts.record import Job
 from handoff.tasks.compile.messages import AssumedRange
 from handoff.tasks.probe.messages import ProbeJob
-from handoff.tasks.verify.torches.messages import OtherTorchHere
+from handoff.tasks.verify.torch_versions.messages import OtherTorchHere
 
 
 @dataclass(frozen=True)

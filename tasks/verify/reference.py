@@ -41,7 +41,7 @@ EAGER_FILE = "evaluation.pt"
 Eager = Callable[..., Any]
 Float64 = Callable[[Tensors], tuple[Tensors, int]]
 Exact = Future[tuple[Tensors, int]]
-Beside = Callable[[Tensors], Exact]
+ComparedElements = Callable[[Tensors], Exact]
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _is_served(case: Planned | ReferenceCase) -> bool:
 
 
 @contextmanager
-def _aside(float64: Float64) -> Iterator[Beside]:
+def _aside(float64: Float64) -> Iterator[ComparedElements]:
     """Give what computes in float64 beside the body, in order, with as many threads as the body.
 
     What it hasn't begun when the body fails is left.
@@ -190,7 +190,7 @@ def _take_over(running: Sequence[_Ran], float64: Float64) -> None:
             ran.exact.set_exception(error)
 
 
-def _run_case(planned: Planned, eager: Eager, beside: Beside) -> _Ran:
+def _run_case(planned: Planned, eager: Eager, beside: ComparedElements) -> _Ran:
     # Copies, because a model may change its inputs in place.
     given = tuple(tensor.clone() for tensor in planned.inputs)
     casts = None if _is_served(planned) else OpenCasts()

@@ -19,15 +19,15 @@ from handoff.tasks.compile.messages import AssumedRange
 from handoff.tasks.compile.packages import digest_library, read_kernels
 from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.optimize.programs import load_program
-from handoff.tasks.probe.emulated import emulated_package
-from handoff.tasks.probe.limited_time import LimitedTime, bytes_of
-from handoff.tasks.probe.manners import (
+from handoff.tasks.probe.call_patterns import (
     Package,
     expanded_inputs,
     other_layouts,
     repeated_calls,
     threaded_calls,
 )
+from handoff.tasks.probe.emulated import emulated_package
+from handoff.tasks.probe.limited_time import LimitedTime, bytes_of
 from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.elements import identical
 from handoff.tasks.verify.figures import spreads_of
@@ -46,7 +46,7 @@ from handoff.tasks.verify.messages import VerifyJob, VerifyResult
 from handoff.tasks.verify.metric.evaluating import evaluate
 from handoff.tasks.verify.reference import ReferenceCase, load_cases
 from handoff.tasks.verify.rounded import Rounded
-from handoff.tasks.verify.torches.calling import package_of_other_torch
+from handoff.tasks.verify.torch_versions.client import package_of_other_torch
 
 # So many of the smallest cases are called in other manners, and by the second loader.
 _FEW = 2
@@ -157,9 +157,9 @@ def _measure_metric(found: Findings, library: Package) -> MeasuredMetric | None:
     measured = replace(measured, decides=decides)
     is_open = measured.standing == "not known" and decides
     if measured.standing == "broken" or is_open:
-        found.reasons.append(f"metric: {measured.told}")
+        found.reasons.append(f"metric: {measured.text}")
     else:
-        found.notes.append(measured.told)
+        found.notes.append(measured.text)
     if decides:
         found.notes.append(
             f"{measured.output} is judged by {measured.name} instead of a tolerance, and compared "

@@ -23,7 +23,7 @@ from handoff.artifacts.printable import markdown_text, one_line, printable, prin
 from handoff.artifacts.release.evidence import Finding
 from handoff.artifacts.release.statement import Claim
 from handoff.infra.terminal.console import print_findings, print_json, print_table
-from handoff.infra.terminal.echoing import JsonLine, OneLine, echo, styled
+from handoff.infra.terminal.output import JsonLine, OneLine, echo, styled
 from handoff.tasks.report.page import environment
 from tests.artifacts.samples import write_release
 

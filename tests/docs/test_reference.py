@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from handoff.infra.documenting.findings import draw_findings
-from handoff.infra.documenting.house import draw_house
+from handoff.infra.documenting.folders import draw_house
 from handoff.infra.documenting.recipe_reference import field_meanings, write_reference
 from tests.docs.pages import ROOT
 

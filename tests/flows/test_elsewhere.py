@@ -76,7 +76,7 @@ class Asking:
             ),
         )
         wanted: Any = SimpleNamespace(
-            site=SimpleNamespace(stores=None), recipe=Recipe(targets=(SLUG,))
+            host=SimpleNamespace(stores=None), recipe=Recipe(targets=(SLUG,))
         )
         return collect_targets(processes, wanted, {SLUG: run}, DELIVERY, OWN)
 

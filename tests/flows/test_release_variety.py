@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from handoff.artifacts.delivery.captures import ROADS
+from handoff.artifacts.delivery.captures import CAPTURE_METHODS
 from handoff.tasks.compile.cross.fatbinary import find_fatbinary
 from handoff.tasks.compile.cross.inspect_binary import inspect_binary
 from handoff.tasks.compile.cross.toolkit import why_not_here
@@ -160,10 +160,10 @@ def test_an_intended_change_is_compared_with_the_changed_model(
     assert json.loads(result.stdout)["targets"][0]["accepted"]
     version = home / "store" / "models" / "small" / "versions" / "1"
     told = json.loads((version / "manifest.json").read_text())
-    captures = {row["road"]: row for row in told["captures"]}
+    captures = {row["method"]: row for row in told["captures"]}
     assert captures["torch.export"]["captured"]
     assert not captures["torch.export"]["wrong"]
-    assert len(captures) == len(ROADS)
+    assert len(captures) == len(CAPTURE_METHODS)
 
 
 @pytest.fixture(scope="module")

@@ -112,7 +112,7 @@ def test_what_came_from_the_cache_and_is_wrong_is_compiled_anew_once(
     steps = Steps(fresh_is_right=is_right)
     checked = check(monkeypatch, steps, name, "code")
     assert steps.labels == [(label, 60.0)]
-    assert (checked.verified.accepted, checked.told.accepted) == (is_right, is_right)
+    assert (checked.verified.accepted, checked.candidate.accepted) == (is_right, is_right)
     assert checked.compiled.reused == ""
 
 

@@ -22,7 +22,7 @@ from torch._inductor.codecache import AotCodeCompiler
 
 from handoff.artifacts.digest import digest_bytes
 from handoff.tasks.compile.patching import moved, replaced
-from handoff.tasks.compile.place import untold
+from handoff.tasks.compile.workdir import untold
 
 _SOURCE = Path(codecache.__file__).with_name("codegen") / "aoti_runtime" / "interface.cpp"
 _INSTANCE = (

@@ -25,8 +25,8 @@ from handoff.tasks.compile.cross.retarget import Weights, retarget
 from handoff.tasks.compile.cross.toolkit import can_add_ptx, driver_linked, find_ptxas, find_toolkit
 from handoff.tasks.compile.machine.here import SHIPPED_OPTIONS, has_march_option
 from handoff.tasks.compile.messages import KernelSource
-from handoff.tasks.compile.place import built_apart
 from handoff.tasks.compile.reading.literals import refusal_within
+from handoff.tasks.compile.workdir import built_apart
 from handoff.tasks.verify.loading import PACKAGE
 
 # Options of AOTInductor that need a device to time on, or weights with values while compiling.

@@ -124,23 +124,23 @@ def _named_lines(text: str) -> list[Line]:
 
 
 # It is tried first since its graphs are the ones that people read, and it captures least.
-FIRST_ROAD = "torch.fx"
+FIRST_METHOD = "torch.fx"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a road didn't lead to a delivery, and whether it led to a graph at least."""
+    """Why a method didn't lead to a delivery, and whether it led to a graph at least."""
 
-    road: str
+    method: str
     error: Exception
     captured: bool
 
 
-def describe_detour(road: str, failures: Sequence[Failure]) -> tuple[str, ...]:
-    """Return a note on why the first road wasn't taken, if it wasn't."""
+def describe_detour(method: str, failures: Sequence[Failure]) -> tuple[str, ...]:
+    """Return a note on why the first method wasn't taken, if it wasn't."""
     if not failures:
         return ()
-    return (f"captured by {road}, since torch.fx failed: {_told(failures[0].error)}",)
+    return (f"captured by {method}, since torch.fx failed: {_told(failures[0].error)}",)
 
 
 def describe_fixing(
@@ -216,10 +216,10 @@ def _scripts(module: nn.Module) -> list[str]:
 def _obstacle(module: nn.Module, failures: Sequence[Failure]) -> Obstacle:
     """Return what tells most of why the model wasn't captured: one that is known, with a line."""
     # What torch.fx stops at is no obstacle: torch.export has to go on, and goes further.
-    exports = [failure for failure in failures if failure.road != FIRST_ROAD] or list(failures)
+    exports = [failure for failure in failures if failure.method != FIRST_METHOD] or list(failures)
     files = {_source_file(part) for part in module.modules()} - {""}
     files = {file for file in files if is_outside(file)}
-    # The road's own sentence adds nothing here to what torch said.
+    # The method's own sentence adds nothing here to what torch said.
     obstacles = [obstacle_of(one.error.__cause__ or one.error, files) for one in exports]
     return max(obstacles, key=lambda one: (bool(one.what), one.line is not None))
 

@@ -37,7 +37,7 @@ class Reading:
     low: float
     high: float
     source: Source
-    told: str
+    text: str
     narrowed: bool = False
     widened: bool = False
 
@@ -105,7 +105,7 @@ def _read(uses: Uses, place: int, tensor: torch.Tensor, others: Uses | None) -> 
             return guess(tensor, "what it may hold depends on the size of an input")
     if not _holds(found, tensor):
         return guess(tensor, f"its values lie outside of {found.low:.0f} to {found.high:.0f}, as "
-                      f"read off {found.told}")  # fmt: skip
+                      f"read off {found.text}")  # fmt: skip
     return found
 
 

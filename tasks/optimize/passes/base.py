@@ -31,13 +31,13 @@ class PassBroken(Exception):
 
 @dataclass(frozen=True)
 class Calibration:
-    """Inputs as they are served, of the model's own shapes and dtypes; `told` says whose they are.
+    """Inputs as they are served, of the model's own shapes and dtypes: one batch at least.
 
-    There is one batch at least.
+    `source` says where they come from, in words.
     """
 
     batches: Sequence[tuple[torch.Tensor, ...]]
-    told: str
+    source: str
 
 
 class Pass(ABC, Generic[Program]):

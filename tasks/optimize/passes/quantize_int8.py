@@ -92,7 +92,7 @@ class QuantizeInt8(LayoutPass):
             worst = sorted(layers, key=lambda layer: -moved[layer])[:count]
             self._kept = {layer.node.name: moved[layer] for layer in worst}
         self._rewriter = Rewriter(program, grids, adds=self._adds)
-        whose = (self._calibration.told,) if self._is_static and layers else ()
+        whose = (self._calibration.source,) if self._is_static and layers else ()
         self._notes = (*_told(layers, self._kept), *whose)
         return super().call(program)
 

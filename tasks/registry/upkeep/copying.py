@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from handoff.artifacts.conformance.keeping import CONFORMANCE
+from handoff.artifacts.conformance.storage import CONFORMANCE
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import StoreFailed, UsageProblem
 from handoff.artifacts.release.copies import publish

@@ -12,6 +12,7 @@ import torch
 from handoff.artifacts.conformance.table import KnownFault
 from handoff.artifacts.recipe.recipe import VerifyPlan
 from handoff.tasks.intake.loading import LoadedDelivery
+from handoff.tasks.verify.inputs.boundaries.cases import Question, ask_for, find_questions
 from handoff.tasks.verify.inputs.plan import (
     CaseSpec,
     eight_bit_cases,
@@ -19,7 +20,6 @@ from handoff.tasks.verify.inputs.plan import (
     sizes_text,
     special_cases,
 )
-from handoff.tasks.verify.inputs.questions.cases import Question, ask_for, find_questions
 from handoff.tasks.verify.inputs.special import (
     EXTREMES,
     PARTS,

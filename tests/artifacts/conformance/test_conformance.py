@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.conformance.keeping import (
+from handoff.artifacts.conformance.storage import (
     conformance_statement,
     keep_table,
     kept_toolchains,

@@ -139,7 +139,7 @@ def test_a_version_says_what_was_not_measured_anew(tmp_path: Path, catalogue: Ca
     taken = signed_release(tmp_path / "release", targets=(replace(target, taken_over=earlier),))
     list_signed(catalogue, taken)
     description = client_of(catalogue).get_model_version("toy", "1").description
-    assert f"`{target.slug}`: {earlier.told}." in description
+    assert f"`{target.slug}`: {earlier.text}." in description
 
 
 def test_a_version_says_what_is_other_than_in_the_one_in_production(

@@ -56,10 +56,10 @@ def test_every_place_tells_the_same_of_a_speed(
     (speed,) = (one.after for one in differences(before, after) if timing.case in one.name)
     blurred = timing.over_eager.is_blurred
     served = ServedTiming("cpu-avx2", timing.case, 1.2, *span, is_blurred=blurred)
-    assert {speed, served.over_eager.told} == {timing.over_eager.told}
+    assert {speed, served.over_eager.text} == {timing.over_eager.text}
     table = targets_table(after)
     assert table is not None
-    assert timing.over_eager.told in [cell.text for cell in table.rows[0]]
+    assert timing.over_eager.text in [cell.text for cell in table.rows[0]]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_every_place_tells_the_same_of_a_speed(
 def test_what_can_not_be_acted_on_is_told_as_not_known(
     interval: tuple[float, float, float], told: str
 ) -> None:
-    assert Interval(*interval).told == told
+    assert Interval(*interval).text == told
 
 
 def test_an_unknown_speed_says_why_and_what_to_do() -> None:

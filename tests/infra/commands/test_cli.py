@@ -14,7 +14,7 @@ import pytest
 from handoff.artifacts.recipe.choices import DEFAULT_PASSES
 from handoff.artifacts.release.ledger import SeenLedgers
 from handoff.infra.commands import doctor
-from handoff.infra.commands.others import list_passes
+from handoff.infra.commands.inspection import list_passes
 from handoff.infra.settings import read_settings
 from handoff.tasks.compile.cross.fatbinary import find_fatbinary
 from tests.limits import LIMIT_S

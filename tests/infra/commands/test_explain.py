@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from handoff import artifacts, infra
-from handoff.artifacts.conformance.keeping import shipped_tables
+from handoff.artifacts.conformance.storage import shipped_tables
 from handoff.artifacts.delivery.contract import (
     CONTRACT_FILE,
     DeliveryContract,
@@ -24,14 +24,14 @@ from handoff.artifacts.delivery.contract import (
 )
 from handoff.artifacts.delivery.signature import Dimension
 from handoff.artifacts.errors import ERRORS, DeliveryUnsound, HandoffError, UsageProblem
+from handoff.artifacts.host import Stores
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CpuTarget
 from handoff.artifacts.release.evidence import Finding
-from handoff.artifacts.site import Stores
 from handoff.infra.cli.main import EXIT_CODES
 from handoff.infra.cli.main import main as command_line
 from handoff.infra.commands.init import read_wishes
-from handoff.infra.explaining.telling import hint_for, hint_for_error
+from handoff.infra.explaining.explain import hint_for, hint_for_error
 from handoff.infra.explaining.texts import Explanation, code_of, explanations, find_explanation
 from handoff.tasks.conformance import known
 from handoff.tasks.conformance.known import finding_of, known_faults

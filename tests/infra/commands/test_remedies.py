@@ -27,6 +27,7 @@ from handoff.artifacts.delivery.contract import CONTRACT_FILE, read_contract
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import ERRORS
+from handoff.artifacts.host import Stores
 from handoff.artifacts.mlflow.registry import Catalogue
 from handoff.artifacts.night import write_night
 from handoff.artifacts.recipe.reading import read_recipe
@@ -34,7 +35,6 @@ from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.release.manifest import read_manifest
 from handoff.artifacts.release.signing import make_key, open_signer
 from handoff.artifacts.serve.checked_inputs import InputChecks
-from handoff.artifacts.site import Stores
 from handoff.artifacts.stores.store import open_store
 from handoff.infra.commands.release import require_compiler
 from handoff.infra.engine.child import ProcessPlan, StepProcess

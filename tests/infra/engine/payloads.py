@@ -132,7 +132,7 @@ from pathlib import Path
 from handoff.artifacts.release.mechanics import Limits
 from handoff.tasks.probe.limited import run_limited
 ended = run_limited(Path(sys.executable), ["-I", "-c", TEXT.replace("MARK", "")], Limits())
-print("CHILD" + json.dumps(ended.lines[0] if ended.lines else ended.told), flush=True)
+print("CHILD" + json.dumps(ended.lines[0] if ended.lines else ended.message), flush=True)
 """
 
 

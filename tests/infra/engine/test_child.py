@@ -23,9 +23,9 @@ from torch import nn
 
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import BudgetSpent, DeliveryUnreadable, StepCrashed, UsageProblem
+from handoff.artifacts.host import Stores
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.release.statement import release_files
-from handoff.artifacts.site import Stores
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.deliver.messages import DeliverJob
 from handoff.tasks.inspect.messages import TraceabilityJob

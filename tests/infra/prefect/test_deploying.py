@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from handoff.flows.site import RELEASE
+from handoff.flows.names import RELEASE
 from tests.limits import LIMIT_S
 from tests.prefect_server import prefect_server
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking
-from handoff.flows import site
+from handoff.flows import host
 from tests.limits import LIMIT_S
 
 _RUN = """
@@ -55,7 +55,7 @@ def test_without_a_told_site_a_flow_says_how_it_is_to_be_started(
 ) -> None:
     from handoff.flows.collect_garbage import collect_garbage
 
-    monkeypatch.setattr(site, "_readers", [])
+    monkeypatch.setattr(host, "_readers", [])
     command = r"python -P -m handoff\.infra\.prefect\.flow_run"
     with pytest.raises(EnvironmentLacking, match=command):
         collect_garbage.fn()

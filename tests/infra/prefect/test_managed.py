@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from handoff.flows.site import RELEASE
+from handoff.flows.names import RELEASE
 from handoff.infra.prefect.pools import online_workers
 from handoff.infra.prefect.prefect_api import open_client
 from handoff.infra.servers import prefect_status

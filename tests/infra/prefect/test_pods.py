@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 
 from handoff.artifacts.errors import UsageProblem
-from handoff.flows.site import BUILD_POOL, CONTROL_POOL, RELEASE
+from handoff.flows.names import BUILD_POOL, CONTROL_POOL, RELEASE
 from handoff.infra.prefect.pods import read_pod_pools
 from tests.infra.stack.stack_files import REPOSITORY, pod_templates
 from tests.limits import LIMIT_S

@@ -187,7 +187,7 @@ def test_commands_that_forks_run_print_and_end_as_they_would_alone(
     told = [[json.loads(line) for line in one.stdout.splitlines()] for one in alone]
     assert [list(one.lines) for one in together] == told
     assert [one.outcome for one in together] == [None, None, "refused", "refused", None]
-    assert [one.told for one in together[2:4]] == [
+    assert [one.message for one in together[2:4]] == [
         one.stderr.splitlines()[-1][:300] for one in alone[2:4]
     ]
 

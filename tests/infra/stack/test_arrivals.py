@@ -12,7 +12,7 @@ import pytest
 
 from handoff.artifacts.errors import UsageProblem
 from handoff.infra.stack.arrivals import chosen_places, chosen_webhook
-from handoff.infra.stack.place import Choices, Place
+from handoff.infra.stack.layout import Choices, StackLayout
 from handoff.infra.stack.setup import Setup, read_setup, told, write_setup
 from tests.infra.triggers.webhooks import SECRET
 from tests.prefect_server import free_port
@@ -63,7 +63,7 @@ def test_places_are_told_by_their_whole_path_and_have_to_be_there(
 
 
 def test_they_are_kept_with_what_a_stack_was_set_up_with(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = StackLayout(tmp_path)
     place.folder.mkdir()
     setup = Setup(Choices(webhook="/etc/hooks.toml", watch=("/srv/a", "s3://models/in")))
     write_setup(place, setup)

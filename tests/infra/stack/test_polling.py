@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from handoff.artifacts.release.signing import make_key
-from handoff.flows.site import RELEASE
+from handoff.flows.names import RELEASE
 from handoff.infra.prefect.absences import read_absences
 from handoff.infra.prefect.pools import online_workers
 from tests.flows.small_delivery import FACTORY

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.infra.stack.place import Choices, Place
+from handoff.infra.stack.layout import Choices, StackLayout
 from handoff.infra.stack.setup import (
     Setup,
     differences,
@@ -49,7 +49,7 @@ def setup_of(settings: dict[str, str], **chosen: Any) -> Setup:
 
 
 def test_a_fresh_shell_gets_the_settings_and_options_that_were_kept(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = StackLayout(tmp_path)
     place.folder.mkdir()
     write_setup(place, setup_of({**S3, **LOGIN}, host="10.0.0.7"))
     assert place.setup.stat().st_mode & 0o777 == 0o600
@@ -132,7 +132,7 @@ def test_what_was_kept_is_told_without_its_secrets() -> None:
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"choices": 3, "settings": {}}', '{"choices": {}}'])
 def test_a_file_that_is_none_is_told(text: str, tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = StackLayout(tmp_path)
     place.folder.mkdir()
     place.setup.write_text(text)
     with pytest.raises(EnvironmentLacking, match="set up with can't be read"):
@@ -140,14 +140,14 @@ def test_a_file_that_is_none_is_told(text: str, tmp_path: Path) -> None:
 
 
 def test_options_of_a_later_version_are_passed_over(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = StackLayout(tmp_path)
     place.folder.mkdir()
     place.setup.write_text('{"choices": {"builds": 3, "of_tomorrow": 1}, "settings": {}}')
     assert read_setup(place) == Setup(Choices(builds=3), {})
 
 
 def test_down_keeps_it(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = StackLayout(tmp_path)
     place.make()
     write_setup(place, setup_of(S3))
     place.forget()

@@ -22,7 +22,7 @@ from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.release.signing import public_key_of
 from handoff.infra.prefect.stack_settings import read_shared
 from handoff.infra.stack import postgres
-from handoff.infra.stack.place import Place
+from handoff.infra.stack.layout import StackLayout
 from handoff.infra.stack.worker import own_temporary_folder, read_cores
 from tests.prefect_server import free_port, prefect_server
 from tests.served_stack import Home, command_line, foreign_postgres, handoff_home, wait_until
@@ -320,7 +320,7 @@ def test_a_postgresql_and_an_s3_endpoint_for_trying_out_may_be_named(
         assert process.status() != psutil.STATUS_ZOMBIE
 
 
-def _databases(place: Place) -> list[str]:
+def _databases(place: StackLayout) -> list[str]:
     with postgres.connected(place) as cursor:
         cursor.execute("select datname from pg_database")
         return [row[0] for row in cursor.fetchall()]

@@ -178,7 +178,7 @@ def test_colours_are_on_a_terminal_and_not_with_no_color() -> None:
 
 def test_findings_are_coloured_on_a_terminal_alone(tmp_path: Path) -> None:
     code = (
-        "from handoff.infra.cli.main import main; import handoff.infra.explaining.telling\n"
+        "from handoff.infra.cli.main import main; import handoff.infra.explaining.explain\n"
         "import sys; sys.argv = ['handoff', 'explain', 'unmoved-output']; main()"
     )
     asked = [sys.executable, "-c", code]

@@ -23,7 +23,7 @@ Handoff = Callable[..., "subprocess.CompletedProcess[str]"]
 # its import.
 DEPLOY = """
 import sys
-from handoff.infra.commands.deploying import apply
+from handoff.infra.commands.deploy import apply
 from handoff.infra.prefect.deployments import Schedule, deployments
 wanted = [one for one in deployments(Schedule("0 2 * * *", "UTC"))
           if one.flow.rpartition(".")[2] in {"release", "resume", *sys.argv[1:]}]

@@ -25,7 +25,7 @@ from handoff.artifacts.delivery.contract import (
 from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, UsageProblem
 from handoff.infra.triggers.arrival import Arrival, Policy
-from handoff.infra.triggers.places import open_place
+from handoff.infra.triggers.locations import open_location
 from handoff.infra.triggers.posting import Posted, Poster
 from handoff.infra.triggers.watching import Watcher
 from tests.infra.triggers.conftest import Handoff
@@ -73,7 +73,7 @@ def place(tmp_path: Path) -> Path:
 
 def test_a_delivery_is_posted_once_when_it_stopped_changing(place: Path) -> None:
     posts = Posts()
-    watcher = Watcher(open_place(str(place)), posts)
+    watcher = Watcher(open_location(str(place)), posts)
     (place / "toy").mkdir()
     (place / "toy" / "state_dict.pt").write_bytes(b"wei")
     for _ in range(3):
@@ -97,7 +97,7 @@ def test_other_weights_of_one_commit_are_another_request_and_a_restart_is_none(
     deliver(place / "toy")
     posts = Posts()
     for _ in range(2):
-        watcher = Watcher(open_place(str(place)), posts)
+        watcher = Watcher(open_location(str(place)), posts)
         watcher.look()
         watcher.look()
     first, restarted = posts.arrived
@@ -115,7 +115,7 @@ def test_hidden_folders_links_and_files_are_no_deliveries(place: Path, tmp_path:
     (place / "link").symlink_to(tmp_path / "elsewhere")
     (place / "file").touch()
     posts = Posts()
-    watcher = Watcher(open_place(str(place)), posts)
+    watcher = Watcher(open_location(str(place)), posts)
     watcher.look()
     watcher.look()
     assert posts.arrived == []
@@ -128,7 +128,7 @@ def test_a_contract_that_cant_be_read_is_told_once_and_the_others_go_on(
     (place / "a" / "delivery.toml").write_text("format = ")
     deliver(place / "b")
     posts = Posts()
-    watcher = Watcher(open_place(str(place)), posts)
+    watcher = Watcher(open_location(str(place)), posts)
     for _ in range(4):
         watcher.look()
     assert [one.delivery for one in posts.arrived] == [str(place / "b")]
@@ -140,7 +140,7 @@ def test_an_outage_is_told_once_and_made_up_for(
 ) -> None:
     deliver(place / "toy")
     posts = Posts(error=EnvironmentLacking("no", expected="a", got="b", remedy="c"))
-    watcher = Watcher(open_place(str(place)), posts)
+    watcher = Watcher(open_location(str(place)), posts)
     for _ in range(5):
         watcher.look()
     assert watcher.exit_code == 1
@@ -157,9 +157,9 @@ def test_an_outage_is_told_once_and_made_up_for(
 
 def test_what_cant_be_watched_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UsageProblem, match="can't be watched"):
-        open_place(str(tmp_path / "none"))
+        open_location(str(tmp_path / "none"))
     with pytest.raises(UsageProblem, match="s3://bucket/prefix"):
-        open_place("s3://")
+        open_location("s3://")
 
 
 @pytest.mark.server
@@ -176,7 +176,7 @@ def test_a_prefix_in_s3_is_watched_by_its_etags(
         client.put_object(Bucket="models", Key=key, Body=body.encode())
 
     posts = Posts()
-    watcher = Watcher(open_place("s3://models/in"), posts)
+    watcher = Watcher(open_location("s3://models/in"), posts)
     put("in/toy/state_dict.pt", "weights")
     put("in/stray", "x")
     watcher.look()

@@ -83,7 +83,7 @@ def open_deployed(home: Path, faster: float, **settings: str) -> Iterator[Stack]
 
 def deploy() -> None:
     """Apply the real deployments, but for the flow of one model."""
-    from handoff.infra.commands.deploying import apply
+    from handoff.infra.commands.deploy import apply
     from handoff.infra.prefect.deployments import Schedule, deployments
 
     ours = "tests.studies.benchmarks.night_flow.recompile_model"
@@ -137,7 +137,7 @@ def _wait_for_workers(client: SyncPrefectClient, scenario: Scenario) -> None:
 
 
 def _begin(client: SyncPrefectClient, scenario: Scenario) -> FlowRun:
-    from handoff.flows.site import RECOMPILE
+    from handoff.flows.names import RECOMPILE
 
     deployment = client.read_deployment_by_name(RECOMPILE)
     parameters = {"parameters": {"models": list(model_names(scenario.models))}}

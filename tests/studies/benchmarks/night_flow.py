@@ -16,17 +16,17 @@ from typing import Any, cast
 
 from prefect import flow, task
 
+from handoff.artifacts.host import HostSettings
 from handoff.artifacts.night import NightRow
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.artifacts.record import to_plain
-from handoff.artifacts.site import Site
 from handoff.flows import policies, steps
+from handoff.flows.host import host_settings
 from handoff.flows.parameters import Attempt, RebuildParameters
-from handoff.flows.site import here
 from handoff.infra.engine.child import StepProcess
 from handoff.tasks.nightly.messages import NoteRowsJob
-from handoff.tasks.registry.moving import opened_registrar
+from handoff.tasks.registry.transitions import opened_registrar
 from tests.artifacts.nights import compared, figures
 from tests.tasks.registry.registering import Here
 
@@ -114,7 +114,7 @@ def append(process: Sleeper, seconds: float) -> None:
 def recompile_model(parameters: RebuildParameters, attempt: Attempt = 1) -> dict[str, Any]:
     """Sleep through a rebuild, and keep the model's row of the night."""
     began = time.monotonic()
-    site, sleeper = here(), Sleeper(float(os.environ[FASTER]))
+    site, sleeper = host_settings(), Sleeper(float(os.environ[FASTER]))
     beside = []
     for name, seconds in RECORDED_S:
         if name == "append":
@@ -142,7 +142,7 @@ def _plain(row: NightRow) -> dict[str, Any]:
 
 
 @contextmanager
-def _registrar(site: Site) -> Iterator[StepProcess]:
+def _registrar(site: HostSettings) -> Iterator[StepProcess]:
     if os.environ.get(SHARED):
         yield cast(StepProcess, _Here())
     else:

@@ -18,8 +18,8 @@ import anyio.to_thread
 from prefect.flow_engine import run_flow_sync
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult
 
-from handoff.flows import site
-from handoff.infra.settings import read_settings, read_site
+from handoff.flows import host
+from handoff.infra.settings import read_host_settings, read_settings
 from tests.studies.benchmarks.night_flow import recompile_model
 
 if TYPE_CHECKING:
@@ -59,5 +59,5 @@ async def _work(pool: str, count: int, slots: int) -> None:
 
 
 if __name__ == "__main__":
-    site.tell(lambda: read_site(read_settings(), is_worker=True))
+    host.provide(lambda: read_host_settings(read_settings(), is_worker=True))
     anyio.run(_work, sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -26,7 +26,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from examples.demo import MODELS as DEMO
-from handoff.artifacts.conformance.keeping import shipped_table
+from handoff.artifacts.conformance.storage import shipped_table
 from handoff.artifacts.conformance.table import KnownFault, toolchain_digest
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.recipe.recipe import Recipe

@@ -16,6 +16,7 @@ from typing import Any
 
 from handoff.artifacts.digest import digest_bytes, digest_file, digest_tree
 from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.host import Stores
 from handoff.artifacts.mlflow.logged_release import listed_packages
 from handoff.artifacts.mlflow.registry import RELEASES
 from handoff.artifacts.mlflow.tags import RELEASE_TAG, VERSION_TAG
@@ -25,7 +26,6 @@ from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest
 from handoff.artifacts.release.package import check_release
 from handoff.artifacts.release.releases import Releases, SignedRelease, open_releases
 from handoff.artifacts.release.statement import RELEASE_FILE
-from handoff.artifacts.site import Stores
 from handoff.tasks.registry import pull
 from handoff.tasks.registry.messages import PullJob
 from tests.studies.outages.registries import MODEL

@@ -12,8 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 import psutil
 
+from handoff.artifacts.host import Stores
 from handoff.artifacts.mlflow.registry import RELEASES
-from handoff.artifacts.site import Stores
 from handoff.artifacts.stores.folder import FolderStore
 from handoff.artifacts.stores.s3 import S3Store
 from handoff.artifacts.stores.store import open_store

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from handoff.artifacts.digest import digest_folder
+from handoff.artifacts.host import Stores
 from handoff.artifacts.release.copies import publish
 from handoff.artifacts.release.manifest import Manifest
-from handoff.artifacts.site import Stores
 from handoff.tasks.registry.appending import Appended, told_as_done
 from handoff.tasks.registry.changes import PromoteRequest, ReleaseRequest
 from handoff.tasks.registry.messages import CatalogueJob, LookUpJob, UploadJob

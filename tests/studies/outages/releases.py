@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
+from handoff.artifacts.host import Stores
 from handoff.artifacts.release.releases import open_releases
-from handoff.artifacts.site import Stores
 from tests.studies.outages.children import run_in_child
 from tests.studies.outages.inspecting import kept_versions, see_half, see_unsettled
 from tests.studies.outages.litter import see_litter, see_processes

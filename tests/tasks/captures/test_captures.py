@@ -12,15 +12,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from handoff.artifacts.delivery.captures import ROADS, CaptureRow, Road, recommend
+from handoff.artifacts.delivery.captures import (
+    CAPTURE_METHODS,
+    CaptureMethod,
+    CaptureRow,
+    recommend,
+)
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.infra.commands import others
-from handoff.infra.commands.others import inspect_delivery, judge_delivery
+from handoff.infra.commands import inspection
+from handoff.infra.commands.inspection import inspect_delivery, judge_delivery
 from handoff.tasks import steps
 from handoff.tasks.captures import rows as capture_rows
 from handoff.tasks.captures.messages import CaptureJob
-from handoff.tasks.captures.step import run, try_road
+from handoff.tasks.captures.step import run, try_method
 from tests.tasks.deliveries import write_delivery
 
 SIGNATURE = ModelSignature(
@@ -56,17 +61,17 @@ class Breaks(Plain):
         return y * 2.0
 
 
-def row(road: Road, module: nn.Module) -> CaptureRow:
+def row(method: CaptureMethod, module: nn.Module) -> CaptureRow:
     torch._dynamo.reset()
-    return try_road(road, module.eval(), SIGNATURE, (X,))
+    return try_method(method, module.eval(), SIGNATURE, (X,))
 
 
-ALL = [road for road in ROADS if road not in ("torch.onnx", "lazy tensors")]
+ALL = [method for method in CAPTURE_METHODS if method not in ("torch.onnx", "lazy tensors")]
 
 
-@pytest.mark.parametrize("road", ALL)
-def test_a_plain_model_is_captured_and_right_by_every_road(road: Road) -> None:
-    got = row(road, Plain())
+@pytest.mark.parametrize("method", ALL)
+def test_a_plain_model_is_captured_and_right_by_every_road(method: CaptureMethod) -> None:
+    got = row(method, Plain())
     assert got.is_right
     assert got.tried == 6
     assert got.speedup_low <= got.speedup <= got.speedup_high
@@ -83,9 +88,9 @@ def test_onnx_is_right_or_says_what_is_not_installed() -> None:
     assert got.is_right or "not installed: onnx" in got.reason
 
 
-@pytest.mark.parametrize("road", ["torch.fx", "torch.export", "torch.export strict"])
-def test_a_branch_on_a_value_is_not_captured(road: Road) -> None:
-    got = row(road, BranchesOnValue())
+@pytest.mark.parametrize("method", ["torch.fx", "torch.export", "torch.export strict"])
+def test_a_branch_on_a_value_is_not_captured(method: CaptureMethod) -> None:
+    got = row(method, BranchesOnValue())
     assert not got.captured
     assert got.reason
 
@@ -115,7 +120,7 @@ def test_dynamo_tells_graph_breaks_with_reason_and_line() -> None:
 
 
 def test_a_model_that_nothing_can_capture_is_left_in_eager() -> None:
-    rows = tuple(row(road, BranchesOnValue()) for road in ALL[:3])
+    rows = tuple(row(method, BranchesOnValue()) for method in ALL[:3])
     told = recommend(rows)
     assert told.startswith("No capture that can be compiled ahead of time: torch.export: ")
     assert "serve it in eager" in told
@@ -148,9 +153,9 @@ GOOD = {"captured": True, "tried": 4}
     ],
 )  # fmt: skip
 def test_the_recommendation_follows_what_was_measured(
-    rows: list[tuple[Road, dict[str, Any]]], told: str
+    rows: list[tuple[CaptureMethod, dict[str, Any]]], told: str
 ) -> None:
-    assert told in recommend(tuple(CaptureRow(road, **fields) for road, fields in rows))
+    assert told in recommend(tuple(CaptureRow(method, **fields) for method, fields in rows))
 
 
 def test_a_delivery_is_captured_from_its_staging(tmp_path: Path) -> None:
@@ -172,8 +177,8 @@ def test_inspect_prints_the_table_and_crashes_are_rows(
             judged.append(judge_delivery(delivery, staging, recipe))
         return judged[0]
 
-    monkeypatch.setattr(others, "judge_delivery", judge_once)
-    monkeypatch.setattr(capture_rows, "ROADS", ("torch.fx", "torch.export"))
+    monkeypatch.setattr(inspection, "judge_delivery", judge_once)
+    monkeypatch.setattr(capture_rows, "CAPTURE_METHODS", ("torch.fx", "torch.export"))
     assert inspect_delivery(folder, None, captures=True, as_json=True) == 0
     told = json.loads(capsys.readouterr().out)["captures"]
     assert [row["captured"] for row in told["rows"]] == [True, True]

@@ -25,8 +25,8 @@ from handoff.tasks.compile.caching.cache import (
 )
 from handoff.tasks.compile.messages import CompileJob, CompileResult
 from handoff.tasks.compile.packages import write_package
-from handoff.tasks.compile.place import private_place
 from handoff.tasks.compile.weights import WeightSlot
+from handoff.tasks.compile.workdir import private_place
 from handoff.tasks.release.processes import Processes
 from handoff.tasks.verify.loading import open_package, open_shared_library
 from tests.limits import LIMIT_S

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.conformance.keeping import conformance_statement, read_table
+from handoff.artifacts.conformance.storage import conformance_statement, read_table
 from handoff.artifacts.conformance.table import Row
 from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.host import Stores
 from handoff.artifacts.release.signing import make_key, open_signer, read_trust, sign_statement
-from handoff.artifacts.site import Stores
 from handoff.artifacts.stores.folder import FolderStore
 from handoff.tasks.conformance import tables
 from handoff.tasks.conformance.messages import KeepTableJob

@@ -15,7 +15,7 @@ from torch import nn
 from handoff.artifacts.conformance.table import Row
 from handoff.artifacts.recipe.target import CpuTarget, Isa, native_cpu_target
 from handoff.tasks.conformance.known import finding_of, known_faults
-from handoff.tasks.conformance.looking_up import calls_of
+from handoff.tasks.conformance.lookup import calls_of
 from handoff.tasks.conformance.script import repeating_script
 from tests.artifacts.conformance.conformance_samples import (
     ADD,
@@ -70,7 +70,7 @@ def test_a_fault_of_several_operators_is_told_where_all_of_them_are() -> None:
 def test_an_operator_that_crashes_is_told_too() -> None:
     row = Row("add", "float32", "crashes", "signal SIGFPE", calls=(ADD,))
     (fault,) = known_faults(table(row), {ADD})
-    assert "crashing" in fault.told
+    assert "crashing" in fault.description
 
 
 def test_the_finding_tells_values_results_and_reports() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.conformance.keeping import conformance_statement, keep_table
+from handoff.artifacts.conformance.storage import conformance_statement, keep_table
 from handoff.artifacts.conformance.table import Conformance
 from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.host import Stores
 from handoff.artifacts.recipe.target import CpuTarget, CudaTarget
 from handoff.artifacts.release.signing import make_key, open_signer, sign_statement
-from handoff.artifacts.site import Stores
 from handoff.artifacts.stores.folder import FolderStore
 from handoff.tasks.compile.toolchain import conformance_toolchain
 from handoff.tasks.conformance import known, tables

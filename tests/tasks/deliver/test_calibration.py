@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from handoff.artifacts.delivery.contract import CALIBRATION_FILE
 from handoff.artifacts.errors import UsageProblem
-from handoff.tasks.deliver import beside
+from handoff.tasks.deliver import datasets
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.optimize.calibration import calibration_of
@@ -40,7 +40,7 @@ def test_batches_are_kept_once_each_by_the_inputs_names(tmp_path: Path) -> None:
     assert torch.equal(loaded.calibration[1][0], given[1][0]["x"])
     found = calibration_of(loaded)
     assert found.batches == loaded.calibration
-    assert found.told == "ranges of 2 batches of calibration.safetensors"
+    assert found.source == "ranges of 2 batches of calibration.safetensors"
 
 
 def test_without_any_the_examples_are_taken_and_that_is_said(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_without_any_the_examples_are_taken_and_that_is_said(tmp_path: Path) -> 
     assert not (tmp_path / "d" / CALIBRATION_FILE).exists()
     found = calibration_of(read_delivery(tmp_path / "d"))
     assert torch.equal(found.batches[0][0], example(2)[0]["x"])
-    assert "examples alone: deliver(..., calibration=batches) brings more" in found.told
+    assert "examples alone: deliver(..., calibration=batches) brings more" in found.source
 
 
 def test_where_sizes_are_fixed_only_batches_of_those_are_kept(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_name_that_the_example_gave_in_its_place_may_be_used(tmp_path: Path) -
 def test_more_than_a_delivery_holds_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beside, "CALIBRATION_BATCHES", 2)
+    monkeypatch.setattr(datasets, "CALIBRATION_BATCHES", 2)
     many = [example(2, seed) for seed in range(3)]
     with pytest.raises(UsageProblem, match="at most 2 batches"):
         deliver(Scores(), example(2), tmp_path / "d", name="scores", calibration=many)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from handoff.artifacts.delivery.contract import CONTRACT_FILE, read_contract
 from handoff.artifacts.delivery.metric import EVALUATION_FILE, Metric
 from handoff.artifacts.errors import DeliveryUnreadable, UsageProblem
-from handoff.tasks.deliver import beside
+from handoff.tasks.deliver import datasets
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.intake.loading import read_delivery
 
@@ -105,7 +105,7 @@ def test_what_is_no_evaluation_is_told(options: dict[str, Any], match: str, tmp_
 def test_more_than_a_delivery_holds_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beside, "EVALUATION_BATCHES", 2)
+    monkeypatch.setattr(datasets, "EVALUATION_BATCHES", 2)
     many = [samples(2, seed) for seed in range(3)]
     with pytest.raises(UsageProblem, match="at most 2 batches"):
         written(tmp_path / "d", evaluation=many, metric="top-1")

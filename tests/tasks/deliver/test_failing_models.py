@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import rnn
 
 from handoff.artifacts.errors import DeliveryUnsound, HandoffError, NotCapturable, error_from_record
-from handoff.infra.explaining.telling import hint_for_error
+from handoff.infra.explaining.explain import hint_for_error
 from handoff.tasks.deliver.messages import DeliverResult
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.intake.loading import read_delivery

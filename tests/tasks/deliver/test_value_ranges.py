@@ -99,14 +99,14 @@ def test_each_of_two_inputs_in_one_table_has_its_own_offset() -> None:
 def test_a_table_is_named_as_the_model_names_it() -> None:
     (found,) = read(lambda m, x: m.user(x) + m.item(x), ids())
     assert found is not None
-    assert found.told == "table user of 50 rows and table item of 30 rows"
+    assert found.text == "table user of 50 rows and table item of 30 rows"
 
 
 def test_columns_of_different_tables_get_the_narrowest_and_it_is_said() -> None:
     (found,) = read(lambda m, x: m.user(x[:, 0]) + m.item(x[:, 1]), ids())
     assert found is not None
     assert (found.low, found.high, found.narrowed) == (0, 29, True)
-    assert "the narrowest column's" in found.told
+    assert "the narrowest column's" in found.text
 
 
 def test_columns_whose_example_holds_more_get_the_widest_and_it_is_said() -> None:

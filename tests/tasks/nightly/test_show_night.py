@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from handoff.artifacts.host import Stores
 from handoff.artifacts.night import Night, read_nights
-from handoff.artifacts.site import Stores
 from handoff.artifacts.stores.store import open_store
 from handoff.tasks.nightly.messages import ShowNightJob
-from handoff.tasks.nightly.showing import show_night
+from handoff.tasks.nightly.publishing import show_night
 from tests.artifacts.nights import compared, figures, night
 from tests.mlflow_server import asked_before
 
@@ -51,7 +51,7 @@ def test_its_run_says_what_became_of_each_model_or_where_that_stands(
 ) -> None:
     if not is_whole:
         # As long as its table is; pictures are the other night's and `test_trends`'.
-        monkeypatch.setattr("handoff.tasks.nightly.showing.trends", lambda *_: ())
+        monkeypatch.setattr("handoff.tasks.nightly.publishing.trends", lambda *_: ())
     rows = [
         compared("kept", figures(1, 1.4), figures(2, 1.5), "worse", f"model-{n}")
         for n in range(models)

@@ -79,7 +79,7 @@ def test_the_commands_repeat_the_checks_of_a_pulled_release(
         assert name == "handoff-runner"
         ended = run_limited(runner, [places.get(one, one) for one in arguments], QUICK)
         assert ended.lines
-        assert ended.outcome is None or "--unchecked" in arguments, ended.told
+        assert ended.outcome is None or "--unchecked" in arguments, ended.message
 
 
 @pytest.mark.long

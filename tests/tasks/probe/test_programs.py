@@ -113,7 +113,7 @@ def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
     with closing(LoadedProgram(tmp_path / "none", SHORT)) as loaded:
         for ended in (run_limited(tmp_path / "none", [], SHORT), loaded.run([]), loaded.run([])):
             assert ended.outcome == "refused"
-            assert "not found" in ended.told or "No such file" in ended.told
+            assert "not found" in ended.message or "No such file" in ended.message
 
 
 def still_running(program: Path) -> list[psutil.Process]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from handoff.artifacts.digest import digest_folder
+from handoff.artifacts.host import SigningKey, Stores
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.artifacts.record import Job
 from handoff.artifacts.release.copies import publish
@@ -15,7 +16,6 @@ from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.mechanics import Mechanics
 from handoff.artifacts.release.releases import Releases, open_releases
 from handoff.artifacts.release.signing import make_key
-from handoff.artifacts.site import SigningKey, Stores
 from handoff.infra.engine.worker import step_function
 from handoff.tasks.registry import pull
 from handoff.tasks.registry.appending import Appended, Change, append

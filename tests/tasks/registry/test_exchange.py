@@ -8,8 +8,8 @@ import pytest
 
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import PackageRefused, StoreFailed
+from handoff.artifacts.host import Stores
 from handoff.artifacts.release.layout import write_parts
-from handoff.artifacts.site import Stores
 from handoff.artifacts.stores.objects import Objects, Part, object_key
 from handoff.artifacts.stores.store import open_store
 from handoff.tasks.fetch import transfer

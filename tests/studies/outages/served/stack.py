@@ -17,11 +17,11 @@ from typing import Any
 
 import psutil
 
-from handoff.artifacts.site import Stores
+from handoff.artifacts.host import Stores
 from handoff.infra.engine.environments import STACK_MARK
 from handoff.infra.prefect.orphans import marked
 from handoff.infra.stack import postgres
-from handoff.infra.stack.place import Place
+from handoff.infra.stack.layout import StackLayout
 from handoff.infra.stack.supervision import Supervision
 from tests.prefect_server import free_port
 
@@ -63,9 +63,9 @@ class ServedStack:
         return self.root / "home"
 
     @property
-    def place(self) -> Place:
+    def place(self) -> StackLayout:
         """The stack's files."""
-        return Place(self.home)
+        return StackLayout(self.home)
 
     @property
     def api(self) -> str:

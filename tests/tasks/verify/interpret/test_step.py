@@ -52,8 +52,8 @@ def test_kernels_are_run_at_the_cases_and_named_with_their_sources(
     assert found.checked.cases == ("batch=1 seed=0", "batch=7 seed=0", "batch=33 seed=0")
     assert found.checked.max_abs < 1e-5
     assert found.checked.programs > 3
-    assert "kernels checked at source level: the sources of 2 kernels" in found.checked.told
-    assert "not shown by that" in found.checked.told
+    assert "kernels checked at source level: the sources of 2 kernels" in found.checked.text
+    assert "not shown by that" in found.checked.text
 
 
 def test_nothing_is_claimed_of_other_sources_than_those_in_the_package(

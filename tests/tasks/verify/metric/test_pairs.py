@@ -111,7 +111,7 @@ def test_enough_samples_show_that_what_was_agreed_is_kept_or_broken() -> None:
     assert _top_1(1990, 2000, None).standing == "not agreed"
     kept = _top_1(1999, 2000, 0.005)
     assert kept.standing == "kept"
-    assert kept.told == (
+    assert kept.text == (
         "top-1 of 2000 samples is 1 by eager and 0.9995 by the package: a drop of 0.0005 "
         "(-0.0023 to 0.0025, 0.95 sure); at most 0.0050 is agreed"
     )
@@ -121,7 +121,7 @@ def test_too_few_samples_say_how_many_would_do_and_so_many_do() -> None:
     few = _top_1(200, 200, 0.005)
     assert few.standing == "not known"
     assert 500 <= few.enough <= 800
-    assert f"some {few.enough} samples" in few.told
+    assert f"some {few.enough} samples" in few.text
     assert _top_1(few.enough, few.enough, 0.005).standing == "kept"
     assert _top_1(few.enough * 3 // 4, few.enough * 3 // 4, 0.005).standing == "not known"
 
@@ -130,7 +130,7 @@ def test_samples_of_which_none_changed_and_that_are_too_few_are_said_to_be_so() 
     few, moved = _top_1(200, 200, 0.005), _top_1(199, 200, 0.005)
     assert (few.changed, moved.changed) == (0, 1)
     assert few.has_too_few_samples
-    assert "not enough samples to tell, though none changed" in few.told
+    assert "not enough samples to tell, though none changed" in few.text
     assert moved.standing == "not known"
     # One that loses less of it may keep what was agreed.
     assert not moved.has_too_few_samples
@@ -146,7 +146,7 @@ def test_samples_of_which_no_bound_is_told_are_too_few_for_any_package(
     found = measure_metric(Metric("cosine"), "y", MetricRule(0.05), "", pairs)
     assert found.changed
     assert found.has_too_few_samples is too_few
-    assert ("not enough samples to tell:" in found.told) is too_few
+    assert ("not enough samples to tell:" in found.text) is too_few
 
 
 @pytest.mark.parametrize("most", [0.004, 0.02, 0.3])
@@ -183,7 +183,7 @@ def test_where_the_drop_is_what_is_agreed_no_number_is_promised() -> None:
     lost = _top_1(297, 300, 0.005)
     assert lost.standing == "not known"
     assert lost.enough == 0
-    assert "would not help" in lost.told
+    assert "would not help" in lost.text
 
 
 def test_of_numbers_a_few_say_nothing_and_more_do() -> None:
@@ -198,7 +198,7 @@ def test_of_numbers_a_few_say_nothing_and_more_do() -> None:
     assert told(20).standing == "not known"
     assert told(20).enough >= 30
     assert told(4000).standing == "kept"
-    assert "of eager's" in told(4000).told
+    assert "of eager's" in told(4000).text
 
 
 def test_pairs_come_in_batches_of_any_size() -> None:

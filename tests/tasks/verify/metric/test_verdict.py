@@ -72,7 +72,7 @@ def trained(*, tells: bool) -> tuple[Digits, Tensor, Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class Road:
+class CaptureMethod:
     """A delivery on its way to verification."""
 
     folder: Path
@@ -91,7 +91,7 @@ def go(
     tells: bool = False,
     metric: str | Metric = "top-1",
     scale: float = 1.0,
-) -> Road:
+) -> CaptureMethod:
     """Deliver the network with so many samples, optimize it, and run the reference."""
     net, calibration, images, labels = trained(tells=tells)
     beside: dict[str, Any] = {
@@ -109,12 +109,12 @@ def go(
     made = optimize(OptimizeJob(folder / "staging", folder / "program", recipe))
     job = ReferenceJob(folder / "staging", None, VerifyPlan(seeds=1), folder / "reference.pt")
     run = run_reference(job)
-    return Road(folder, recipe, made.program, made.rounds, run.file, run.evaluation)
+    return CaptureMethod(folder, recipe, made.program, made.rounds, run.file, run.evaluation)
 
 
 def judge(
     monkeypatch: pytest.MonkeyPatch,
-    road: Road,
+    road: CaptureMethod,
     spoil: Callable[[Tensors, Tensors], Tensors] = lambda _, outputs: outputs,
 ) -> VerifyResult:
     """Return the verdict on the compiled program, spoilt by a function of inputs and outputs."""
@@ -177,7 +177,9 @@ def _float64(_: Tensors, outputs: Tensors) -> Tensors:
 
 
 @pytest.fixture(scope="module", params=[INT8, BFLOAT16], ids=lambda chosen: chosen.name)
-def loose(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Road:
+def loose(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> CaptureMethod:
     """What rounds, agreed so loosely that no metric refuses anything."""
     return go(tmp_path_factory.mktemp("loose"), agreed(request.param, rule=MetricRule(1.0)))
 
@@ -187,7 +189,9 @@ def loose(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     [_one_class_less, _one_row_of_another, _one_is_no_number, _other_output_off, _float64],
 )
 def test_what_a_compiler_gets_wrong_is_refused_although_the_metric_is_kept(
-    loose: Road, spoil: Callable[[Tensors, Tensors], Tensors], monkeypatch: pytest.MonkeyPatch
+    loose: CaptureMethod,
+    spoil: Callable[[Tensors, Tensors], Tensors],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     verdict = judge(monkeypatch, loose, spoil)
     assert not verdict.accepted

@@ -1,0 +1,68 @@
+"""What fails for a machine's sake is no refusal: the run goes back to its pool, for another worker.
+
+Prefect's own retries stay in the process, and so on the machine, that failed. A worker that is
+told to end gives its runs back in this way, too (Prefect 3.8, `runner/_state_proposer.py`): the
+state AwaitingRetry is proposed from within, and the process leaves.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.exceptions import Pause
+from prefect.runtime import flow_run
+from prefect.states import AwaitingRetry
+from prefect.utilities.engine import propose_state_sync
+
+from handoff.artifacts.errors import (
+    EnvironmentLacking,
+    HandoffError,
+    first_line,
+    told_by_machine,
+)
+from handoff.artifacts.host import HostSettings
+
+# What lacks on three machines, or on one for minutes, is for a person to look at.
+MOST_TRIES = 3
+
+LOGGER = logging.getLogger("handoff.release")
+
+
+@contextmanager
+def handed_back(host: HostSettings) -> Iterator[None]:
+    """Let another worker try what fails in the body for this machine's sake; it is named there.
+
+    The run then leaves this process, and waits in its pool. Where it was tried often enough, and
+    where no worker runs it, the error is raised.
+    """
+    try:
+        yield
+    except (HandoffError, OSError) as error:
+        found = _of_machine(error)
+        if found is None or not host.is_worker or not flow_run.id:
+            raise
+        told = told_by_machine(found, platform.node())
+        run = UUID(flow_run.id)
+        with get_client(sync_client=True) as client:
+            tries = client.read_flow_run(run).run_count
+            if tries >= MOST_TRIES:
+                raise told from error
+            message = f"{told}. Another worker is asked: this was try {tries} of {MOST_TRIES}"
+            LOGGER.warning(message)
+            state = propose_state_sync(client, AwaitingRetry(message=message), flow_run_id=run)
+        raise Pause(state=state) from error
+
+
+def _of_machine(error: HandoffError | OSError) -> HandoffError | None:
+    """Return what is told of an error that says nothing of the delivery; None of one that may."""
+    if isinstance(error, OSError):
+        return EnvironmentLacking(
+            "a file or a program could not be used", expected="one that is there, and can be",
+            got=first_line(error), remedy="'handoff doctor' says what lacks there; fix that",
+        )  # fmt: skip
+    return error if error.is_machines else None

@@ -1,0 +1,208 @@
+"""`handoff deploy`: make a Prefect server hold our pools, deployments and automations.
+
+All of it is an upsert by name: to run it again changes nothing, and fixes what was changed by hand,
+but for schedules and pauses. Those are people's own (`infra.prefect.upsert`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+from zoneinfo import available_timezones
+
+from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.artifacts.printable import one_line
+from handoff.artifacts.recipe.generations import cuda_slug
+from handoff.artifacts.recipe.target import TARGETS, CudaTarget, find_target
+from handoff.flows.names import RECOMPILE, RESUME
+from handoff.infra.engine.environments import prepare_prefect
+from handoff.infra.prefect.automations import automations, notification
+from handoff.infra.prefect.deployments import TARGET_POOLS, Deployment, Schedule, deployments
+from handoff.infra.prefect.pods import read_pod_pools
+from handoff.infra.prefect.pools import ensure_pools
+from handoff.infra.prefect.prefect_api import told_in_sentences
+from handoff.infra.prefect.upsert import Held, held_cron, set_schedule, upsert
+from handoff.infra.settings import prefect_login, read_settings
+from handoff.infra.stack.joining import share_settings
+from handoff.infra.terminal.console import print_json, print_table
+from handoff.infra.terminal.output import echo
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+_FIRST_CRON = "0 2 * * *"
+
+
+@dataclass(frozen=True)
+class Night:
+    """What was said of when the night is to run: a cron line, a time zone; None for what wasn't."""
+
+    cron: str | None = None
+    time_zone: str | None = None
+
+    def schedule(self, held: Schedule | None) -> Schedule:
+        """Return the schedule that this means, where the server has `held` so far."""
+        before = held or Schedule(_FIRST_CRON, _own_zone())
+        return Schedule(self.cron or before.cron, self.time_zone or before.time_zone)
+
+
+def _own_zone() -> str:
+    """Return the time zone of this process where it has one with a name, else UTC."""
+    named = os.environ.get("TZ", "")
+    return named if named in available_timezones() else "UTC"
+
+
+def deploy(
+    night: Night, targets: tuple[str, ...], pods: Path | None = None, *, notify: str,
+    resets: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Apply everything to the server that `PREFECT_API_URL` names, and tell what there is.
+
+    A nightly that the server knows keeps of its schedule what `night` doesn't say. `pods` is a file
+    of PodTemplates: the runs of the pools that they name get a pod each, and a pool of a target's
+    is had without its being named. `notify` names the notification block, `TYPE/NAME`, that failed
+    nights are told through. `resets` puts schedules and pauses back.
+    """
+    settings = read_settings()
+    if settings.is_embedded:
+        raise EnvironmentLacking(
+            "deployments need a Prefect server", expected="PREFECT_API_URL", got="nothing",
+            remedy="Start one with 'handoff up', or name yours",
+        )  # fmt: skip
+    for target in targets:
+        _require_pool(target)
+    in_pods = read_pod_pools(pods) if pods else {}
+    targets = tuple(
+        slug for slug, pool in TARGET_POOLS.items() if slug in targets or pool in in_pods
+    )
+    first = _require_schedule(night.schedule(None))
+    prepare_prefect(settings)
+    wanted = deployments(first, targets)
+    with told_in_sentences("the deployments", "what it can hold", "Then run it again"):
+        held = apply(wanted, notify, night, resets=resets, in_pods=in_pods)
+    share_settings(settings, prefect_login(), os.environ)
+    _tell(wanted, held, settings.prefect_api, as_json=as_json)
+
+
+def _require_pool(target: str) -> None:
+    """Raise `UsageProblem` for what is no target, or one that several kinds of machines serve."""
+    if target in TARGETS:
+        return
+    several = find_target(target)
+    if isinstance(several, CudaTarget):
+        options = " ".join(f"--target {cuda_slug([member])}" for member in several.members)
+        raise UsageProblem(
+            "that is no target of one pool", expected="a target for one GPU", got=target[:40],
+            remedy=f"Write {options}: a package for several GPUs is built in the pool of any",
+        )  # fmt: skip
+    raise UsageProblem(
+        "that is no target", expected=f"one of {', '.join(TARGETS)}", got=target[:40],
+        remedy="Fix --target",
+    )  # fmt: skip
+
+
+def _tell(
+    wanted: tuple[Deployment, ...], held: dict[str, Held], server: str, *, as_json: bool
+) -> None:
+    if as_json:
+        told = [
+            {
+                "name": one.name, "id": str(one.id), "schedules": list(one.schedules),
+                "paused": one.is_paused,
+            }
+            for one in held.values()
+        ]  # fmt: skip
+        print_json({"deployments": told})
+        return
+    rows = [
+        (
+            one.name, ours.pool, one_line(", ".join(one.schedules)) or "-", str(ours.limit or "-"),
+            "paused" if one.is_paused else "",
+        )
+        for one, ours in zip(held.values(), wanted, strict=True)
+    ]  # fmt: skip
+    print_table("", ("deployment", "work pool", "when", "at once", ""), rows)
+    night = held[RECOMPILE]
+    when = one_line(" and ".join(night.schedules)) or "never: it has no schedule"
+    echo(f"applied to {server}; the nightly runs at {when}")
+    paused = [one.name for one in held.values() if one.is_paused]
+    if paused:
+        names = ", ".join(paused)
+        echo(f"Somebody paused {names}, and so it stays; 'handoff deploy --reset' ends that")
+
+
+def _require_schedule(wanted: Schedule) -> Schedule:
+    from prefect.client.schemas.schedules import CronSchedule
+
+    try:
+        CronSchedule(cron=wanted.cron, timezone=wanted.time_zone)
+    except ValueError as error:
+        raise UsageProblem(
+            "that is no schedule", expected="a cron line, and a time zone such as Europe/Berlin",
+            got=f"{wanted.cron!r} in {wanted.time_zone!r}"[:120],
+            remedy="Fix --cron or --time-zone",
+        ) from error  # fmt: skip
+    return wanted
+
+
+def apply(
+    wanted: tuple[Deployment, ...],
+    notify: str = "",
+    night: Night | None = None,
+    *,
+    resets: bool = False,
+    in_pods: Mapping[str, dict[str, Any]] = MappingProxyType({}),
+) -> dict[str, Held]:
+    """Make the server hold the pools, deployments and automations; return them by full name.
+
+    Schedules and pauses that it holds stay, but for what `night` says, and unless it `resets`.
+    `in_pods` are the base job templates of the pools whose runs get a pod each.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+
+    # A server that isn't there is told of within seconds.
+    with (
+        temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 1}),
+        get_client(sync_client=True) as client,
+    ):
+        pods = ensure_pools(client, {one.pool: None for one in wanted}, in_pods)
+        told = (upsert(client, each, resets=resets, in_pods=each.pool in pods) for each in wanted)
+        held = {one.name: one for one in told}
+        if night and night != Night() and not resets:
+            chosen = night.schedule(held_cron(client, RECOMPILE))
+            held[RECOMPILE] = set_schedule(client, RECOMPILE, chosen)
+        _automate(client, {name: one.id for name, one in held.items()}, notify)
+    return held
+
+
+def _automate(client: SyncPrefectClient, ids: dict[str, UUID], notify: str) -> None:
+    told = [notification(ids[RECOMPILE], _block(client, notify))] if notify else []
+    for automation in (*automations(ids[RESUME]), *told):
+        held = client.read_automations_by_name(automation.name)
+        if held:
+            # What isn't named stays as it was: one that was switched off would stay that.
+            enabled = automation.model_copy(update={"enabled": True})
+            client.update_automation(held[0].id, enabled)
+        else:
+            client.create_automation(automation)
+
+
+def _block(client: SyncPrefectClient, name: str) -> UUID:
+    """Return the notification block `TYPE/NAME`; raise `UsageProblem` where there is none."""
+    from prefect.exceptions import ObjectNotFound
+
+    kind, _, own = name.partition("/")
+    try:
+        return client.read_block_document_by_name(own or "-", kind).id
+    except ObjectNotFound as error:
+        raise UsageProblem(
+            "Prefect's server has no such block", expected="TYPE/NAME of a notification block, "
+            "such as slack-webhook/team", got=name[:100],
+            remedy="Make one in Prefect's UI under Blocks; it keeps the address",
+        ) from error  # fmt: skip
