@@ -120,7 +120,7 @@ VERIFY = Step(
 )  # fmt: skip
 # Gigabytes, once.
 MAKE_TORCH = Step(
-    "make torch", "verify.torches.environments", torches.MakeTorchJob, torches.OtherTorchHere, 3600
+    "make torch", "verify.torch_versions.environments", torches.MakeTorchJob, torches.OtherTorchHere, 3600
 )
 INTERPRET = Step(
     "interpret", "verify.interpret.step", interpret.InterpretJob, interpret.InterpretResult, 3600,
@@ -187,13 +187,13 @@ RECORDS = Step(
 )
 SURVEY = Step("survey", "nightly.survey", nightly.SurveyJob, nightly.Survey, 3600)
 NOTE_ROWS = Step(
-    "note rows", "nightly.showing:note_rows", nightly.NoteRowsJob, nightly.NotedRows, 600
+    "note rows", "nightly.publishing:note_rows", nightly.NoteRowsJob, nightly.NotedRows, 600
 )
 READ_ROWS = Step(
-    "read rows", "nightly.showing:read_night_rows", nightly.ReadRowsJob, nightly.NotedRows, 600
+    "read rows", "nightly.publishing:read_night_rows", nightly.ReadRowsJob, nightly.NotedRows, 600
 )
 SHOW_NIGHT = Step(
-    "show night", "nightly.showing:show_night", nightly.ShowNightJob, nightly.ShownNight, 1800
+    "show night", "nightly.publishing:show_night", nightly.ShowNightJob, nightly.ShownNight, 1800
 )
 SHOW_REFUSED = Step(
     "show refused", "report.show_refused", report.ShowRefusedJob, report.ShownRefused, 600
