@@ -162,14 +162,14 @@ LOOK_UP = Step(
 )  # fmt: skip
 # Gigabytes, over a line of some megabytes a second.
 UPLOAD = Step(
-    "upload", "registry.upload", registry.UploadJob, registry.Uploaded, 7200,
+    "upload", "registry.upload", registry.UploadJob, registry.UploadResult, 7200,
     does="packages and evidence, to the store",
 )  # fmt: skip
 DRAFT = Step("draft", "registry.draft", changes.DraftJob, changes.Draft, 600)
-SIGN = Step("sign", "registry.sign", changes.SignJob, changes.Signed, 600)
+SIGN = Step("sign", "registry.sign", changes.SignJob, changes.SignResult, 600)
 COMMIT = Step("commit", "registry.commit", changes.CommitJob, changes.CommitResult, 600)
 CATALOGUE = Step(
-    "catalogue", "registry.catalogue", registry.CatalogueJob, registry.Catalogued, 3600,
+    "catalogue", "registry.catalogue", registry.CatalogueJob, registry.CatalogueResult, 3600,
     does="show it in MLflow",
 )  # fmt: skip
 RESTORE = Step(
