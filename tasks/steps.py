@@ -187,16 +187,16 @@ RECORDS = Step(
 )
 SURVEY = Step("survey", "nightly.survey", nightly.SurveyJob, nightly.Survey, 3600)
 NOTE_ROWS = Step(
-    "note rows", "nightly.showing:note_rows", nightly.NoteRowsJob, nightly.NotedRows, 600
+    "note rows", "nightly.showing:note_rows", nightly.NoteRowsJob, nightly.NightRows, 600
 )
 READ_ROWS = Step(
-    "read rows", "nightly.showing:read_night_rows", nightly.ReadRowsJob, nightly.NotedRows, 600
+    "read rows", "nightly.showing:read_night_rows", nightly.ReadRowsJob, nightly.NightRows, 600
 )
 SHOW_NIGHT = Step(
-    "show night", "nightly.showing:show_night", nightly.ShowNightJob, nightly.ShownNight, 1800
+    "show night", "nightly.showing:show_night", nightly.ShowNightJob, nightly.ShowNightResult, 1800
 )
 SHOW_REFUSED = Step(
-    "show refused", "report.show_refused", report.ShowRefusedJob, report.ShownRefused, 600
+    "show refused", "report.show_refused", report.ShowRefusedJob, report.ShowRefusedResult, 600
 )
 LIST_PAIRS = Step(
     "list pairs", "conformance.sampling:list_pairs", conformance.PairsJob, conformance.Pairs, 300
