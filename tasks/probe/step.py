@@ -83,15 +83,15 @@ class _Sessions:
     @property
     def commands(self) -> tuple[str, ...]:
         """How to repeat what was run, in an order that doesn't depend on who was free."""
-        return tuple(sorted(command for one in self._all for command in one.commands))
+        return tuple(sorted(command for one in self._sessions for command in one.commands))
 
     @property
     def failures(self) -> tuple[str, ...]:
         """What kept good inputs from their end."""
-        return tuple(failure for one in self._all for failure in one.failures)
+        return tuple(failure for one in self._sessions for failure in one.failures)
 
     @property
-    def _all(self) -> tuple[Session, ...]:
+    def _sessions(self) -> tuple[Session, ...]:
         return self.main, self.crowded, self.background
 
     def __enter__(self) -> _Sessions:

@@ -107,8 +107,8 @@ class _CatalogueUpdate:
         return True
 
     def _is_abandoned(self, version: int) -> bool:
-        made = datetime.fromisoformat(self.releases.released(self.job.model, version).at)
-        return datetime.now(UTC) - made > _ABANDONED
+        created = datetime.fromisoformat(self.releases.released(self.job.model, version).at)
+        return datetime.now(UTC) - created > _ABANDONED
 
     def _list_version(self, version: int, known: Mapping[int, Digest]) -> Listing:
         pointer = self.releases.released(self.job.model, version).pointer

@@ -188,25 +188,25 @@ def _describe_comparison(
         )
     if record.unverified:
         return (
-            f"{slug}: right here{_on_gpu(record)} in {len(verified.deviations)} comparisons "
+            f"{slug}: right here{_format_gpu(record)} in {len(verified.deviations)} comparisons "
             f"({reference.plan.short}); it stays 'built, not yet verified' until it is released "
             "where its hardware is"
         )
     if _run_capability(record) in record.unverified_gpus:
         # Machine code that no GPU had run when it was released.
         return (
-            f"{slug}: right here{_on_gpu(record)} in {len(verified.deviations)} comparisons "
+            f"{slug}: right here{_format_gpu(record)} in {len(verified.deviations)} comparisons "
             f"({reference.plan.short}); its record stays {record.told_unverified_gpus} until it is "
             "released where such a GPU is"
         )
     plan = "the recorded plan" if str(reference.plan) == manifest.plan else "another plan"
     return (
-        f"{slug}: accepted again{_on_gpu(record)}, {len(verified.deviations)} comparisons on "
+        f"{slug}: accepted again{_format_gpu(record)}, {len(verified.deviations)} comparisons on "
         f"{plan} ({reference.plan.short})"
     )
 
 
-def _on_gpu(record: TargetRecord) -> str:
+def _format_gpu(record: TargetRecord) -> str:
     """Return on which of its GPUs a package for several was run here, and on which it wasn't."""
     members = record.fit.gpu_members if record.fit else ()
     capability = _run_capability(record)

@@ -124,7 +124,7 @@ def race_with_served(
     if current is None or current.version == pointer.version:
         return (), current.version if current else None
     before, after = (releases.read(model, one) for one in (current, pointer))
-    target = _raced_target(before.manifest, after.manifest)
+    target = _choose_race_target(before.manifest, after.manifest)
     if target is None or EXAMPLES_FILE not in after.claim.files:
         return (), current.version
     with tempfile.TemporaryDirectory(prefix="handoff-side-by-side-") as scratch:
@@ -140,7 +140,7 @@ def race_with_served(
             return (process.run(job),), current.version
 
 
-def _raced_target(before: Manifest, after: Manifest) -> str | None:
+def _choose_race_target(before: Manifest, after: Manifest) -> str | None:
     """Return the best CPU target that both have and that fits this machine; None without one."""
     if before.signature.inputs != after.signature.inputs:
         return None

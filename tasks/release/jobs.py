@@ -221,10 +221,10 @@ class Jobs:
         return VerifyJob(
             folder, reference.file, self.recipe, library, outputs=names, target=slug,
             staging=self.staging, program=optimized.reference, evaluation=reference.evaluation,
-            rounded=self._rounded(optimized),
+            rounded=self._rounding_program(optimized),
         )  # fmt: skip
 
-    def _rounded(self, optimized: OptimizeResult) -> Path | None:
+    def _rounding_program(self, optimized: OptimizeResult) -> Path | None:
         """Return the program whose rounding an agreed metric judges; None for a tolerance."""
         return optimized.program if self.recipe.metric and optimized.rounds else None
 

@@ -56,7 +56,7 @@ class Processes:
         self._tools: dict[str, Future[Any]] = {}
         self._lock = threading.Lock()
         # A process is let into what is there when it starts.
-        for folder in (self.jobs.shared, self.jobs.programs, *self._torches):
+        for folder in (self.jobs.shared, self.jobs.programs, *self._torch_folders):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.graph = self._open(ProcessPlan("graph", ("intake", "inspect.step"), recipe.extensions))
         if delivery is not None:
@@ -136,7 +136,7 @@ class Processes:
         return self._start_once(TORCHES)
 
     @property
-    def _torches(self) -> tuple[Path, ...]:
+    def _torch_folders(self) -> tuple[Path, ...]:
         return (self.jobs.torches,) if self.jobs.recipe.torch.also else ()
 
     def optimizer(self) -> StepProcess:
@@ -181,7 +181,7 @@ class Processes:
             confined = replace(
                 confined,
                 reads=(*plan.reads, *self._reads),
-                runs=(*plan.runs, self.jobs.programs, *self._torches),
+                runs=(*plan.runs, self.jobs.programs, *self._torch_folders),
                 writes=(*plan.writes, self.jobs.workspace),
             )
         log = self.jobs.workspace / "logs" / f"{plan.name}.log"

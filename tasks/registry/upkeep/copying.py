@@ -33,25 +33,25 @@ from handoff.tasks.registry.upkeep.collect import kept_versions, objects_of, sto
 class History:
     """A model's ledger in a store, and how far another store has the same one.
 
-    `length` is how many entries it has, `common` how many of them the other store has, `beyond` how
+    `length` is how many entries it has, `common` how many of them the other store has, `extra` how
     many that one has behind these. `versions` are those that are kept.
     """
 
     model: str
     length: int
     common: int
-    beyond: int
+    extra: int
     versions: tuple[Pointer, ...]
 
     @property
-    def lacking(self) -> range:
+    def missing_entries(self) -> range:
         """The numbers of the entries that the other store lacks."""
         return range(self.common + 1, self.length + 1)
 
     @property
     def is_diverged(self) -> bool:
         """Return whether the other store's ledger doesn't go on from this one, nor this from it."""
-        return self.beyond > 0 and self.common < self.length
+        return self.extra > 0 and self.common < self.length
 
 
 def compare_history(source: Releases, target: Store, model: str) -> History:
@@ -77,7 +77,7 @@ def write_history(source: Releases, target: Releases, history: History) -> int:
     model = history.model
     if history.is_diverged:
         _remove_diverged(target.store, history)
-    for number in history.lacking:
+    for number in history.missing_entries:
         if not target.commit(source.envelope(model, number), model, number):
             raise StoreFailed(
                 f"somebody else has written entry {number} of {model}'s ledger to "
@@ -85,14 +85,14 @@ def write_history(source: Releases, target: Releases, history: History) -> int:
                 expected="one writer while a store is copied", got="two",
                 remedy="Find out who releases there, and run the same command again",
             )  # fmt: skip
-    if history.lacking or not history.beyond:
+    if history.missing_entries or not history.extra:
         publish(target, model)
-    return len(history.lacking)
+    return len(history.missing_entries)
 
 
 def _remove_diverged(store: Store, history: History) -> None:
     """Remove the entries that aren't the source's, and all copies that follow from them."""
-    last = history.common + history.beyond
+    last = history.common + history.extra
     for number in range(last, history.common, -1):
         store.remove(ledger_key(history.model, number))
     ledger = f"{MODELS}{history.model}/ledger/"
@@ -178,9 +178,9 @@ def copy_store(
             write_history(source, target, history)
     return Copied(
         models, len(missing), sum(one.size_bytes for one in missing),
-        len(needed) - len(missing), sum(len(one.lacking) for one in histories),
+        len(needed) - len(missing), sum(len(one.missing_entries) for one in histories),
         len(records), differing,
-        tuple(one.model for one in histories if one.beyond and not one.is_diverged),
+        tuple(one.model for one in histories if one.extra and not one.is_diverged),
     )  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def _needed_objects(source: Releases, histories: Iterable[History]) -> tuple[Dig
         dict.fromkeys(
             digest
             for history in histories
-            if history.lacking or not history.beyond
+            if history.missing_entries or not history.extra
             for pointer in history.versions
             for digest in objects_of(source, history.model, pointer)
         )
