@@ -95,7 +95,7 @@ def write_for_triton(
     if not folder.exists():
         with becoming(folder, release.digest) as partial:
             fetch(releases, release, (package,), partial, progress)
-            _require_plain(partial / package.path)
+            _require_plain_archive(partial / package.path)
             (partial / package.path).rename(partial / PACKAGE_FILE)
             (partial / target.slug).rmdir()
     check_file(folder, replace(package, path=PACKAGE_FILE))
@@ -103,7 +103,7 @@ def write_for_triton(
     return folder
 
 
-def _require_plain(package: Path) -> None:
+def _require_plain_archive(package: Path) -> None:
     """Raise `PackageRefused` for an archive that would be unpacked beside its folder."""
     with package.open("rb") as stream:
         require_known_members(stream.fileno(), package.name)

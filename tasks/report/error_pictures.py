@@ -47,7 +47,7 @@ def draw_spread(name: str, output: str, spread: ErrorSpread, agreed: Tolerance) 
         "bound, at the output's usual size.",
         text=f"Errors of output {output}: {_format_share(same, spread.elements)} of "
         f"{spread.elements:,} elements are the same as eager's, and the largest difference is "
-        f"below {_bin_edge(largest + 1):.1g}.",
+        f"below {10 ** ((largest + 1) / 2):.1g}.",
     )  # fmt: skip
 
 
@@ -185,11 +185,6 @@ def output_name(manifest: Manifest, index: int) -> str:
     """Return an output's name in the signature; its number where it has none."""
     outputs = manifest.signature.outputs
     return outputs[index].name if index < len(outputs) else str(index)
-
-
-def _bin_edge(index: int) -> float:
-    """Return the lower end of a bin."""
-    return float(10 ** (index / 2))
 
 
 def _format_share(part: int, whole: int) -> str:

@@ -173,7 +173,8 @@ def copy_store(
         # Whoever collects garbage there may have taken what nothing names yet.
         _copy_objects(source, target, _vanished_objects(target.store, needed, source.store), told)
         for key in records:
-            _copy_record(source.store, target.store, key)
+            if (data := source.store.read(key, _RECORD_LIMIT_BYTES)) is not None:
+                target.store.create(key, data)
         for history in histories:
             write_history(source, target, history)
     return Copied(
@@ -274,9 +275,3 @@ def _compare_records(source: Store, target: Store) -> tuple[tuple[str, ...], tup
             elif existing != source.read(key, _RECORD_LIMIT_BYTES):
                 differing.append(key)
     return tuple(missing), tuple(differing)
-
-
-def _copy_record(source: Store, target: Store, key: str) -> None:
-    data = source.read(key, _RECORD_LIMIT_BYTES)
-    if data is not None:
-        target.create(key, data)
