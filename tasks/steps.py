@@ -120,7 +120,11 @@ VERIFY = Step(
 )  # fmt: skip
 # Gigabytes, once.
 MAKE_TORCH = Step(
-    "make torch", "verify.torch_versions.environments", torches.MakeTorchJob, torches.OtherTorchHere, 3600
+    "make torch",
+    "verify.torch_versions.environments",
+    torches.MakeTorchJob,
+    torches.OtherTorchHere,
+    3600,
 )
 INTERPRET = Step(
     "interpret", "verify.interpret.step", interpret.InterpretJob, interpret.InterpretResult, 3600,
@@ -162,14 +166,14 @@ LOOK_UP = Step(
 )  # fmt: skip
 # Gigabytes, over a line of some megabytes a second.
 UPLOAD = Step(
-    "upload", "registry.upload", registry.UploadJob, registry.Uploaded, 7200,
+    "upload", "registry.upload", registry.UploadJob, registry.UploadResult, 7200,
     does="packages and evidence, to the store",
 )  # fmt: skip
 DRAFT = Step("draft", "registry.draft", changes.DraftJob, changes.Draft, 600)
-SIGN = Step("sign", "registry.sign", changes.SignJob, changes.Signed, 600)
+SIGN = Step("sign", "registry.sign", changes.SignJob, changes.SignResult, 600)
 COMMIT = Step("commit", "registry.commit", changes.CommitJob, changes.CommitResult, 600)
 CATALOGUE = Step(
-    "catalogue", "registry.catalogue", registry.CatalogueJob, registry.Catalogued, 3600,
+    "catalogue", "registry.catalogue", registry.CatalogueJob, registry.CatalogueResult, 3600,
     does="show it in MLflow",
 )  # fmt: skip
 RESTORE = Step(
@@ -187,16 +191,20 @@ RECORDS = Step(
 )
 SURVEY = Step("survey", "nightly.survey", nightly.SurveyJob, nightly.Survey, 3600)
 NOTE_ROWS = Step(
-    "note rows", "nightly.publishing:note_rows", nightly.NoteRowsJob, nightly.NotedRows, 600
+    "note rows", "nightly.publishing:note_rows", nightly.NoteRowsJob, nightly.NightRows, 600
 )
 READ_ROWS = Step(
-    "read rows", "nightly.publishing:read_night_rows", nightly.ReadRowsJob, nightly.NotedRows, 600
+    "read rows", "nightly.publishing:read_night_rows", nightly.ReadRowsJob, nightly.NightRows, 600
 )
 SHOW_NIGHT = Step(
-    "show night", "nightly.publishing:show_night", nightly.ShowNightJob, nightly.ShownNight, 1800
+    "show night",
+    "nightly.publishing:show_night",
+    nightly.ShowNightJob,
+    nightly.ShowNightResult,
+    1800,
 )
 SHOW_REFUSED = Step(
-    "show refused", "report.show_refused", report.ShowRefusedJob, report.ShownRefused, 600
+    "show refused", "report.show_refused", report.ShowRefusedJob, report.ShowRefusedResult, 600
 )
 LIST_PAIRS = Step(
     "list pairs", "conformance.sampling:list_pairs", conformance.PairsJob, conformance.Pairs, 300

@@ -51,7 +51,7 @@ class Surveyed:
 
     @property
     def is_due(self) -> bool:
-        """Tell whether it has to be rebuilt and compared."""
+        """Return whether it has to be rebuilt and compared."""
         return bool(self.changed) and not self.problem and not self.refused
 
 
@@ -64,7 +64,7 @@ class Survey:
 
 
 @dataclass(frozen=True)
-class NoteRowsJob(Job["NotedRows"]):
+class NoteRowsJob(Job["NightRows"]):
     """Keep models' rows of the night that began at `stamp`; the first one of a model counts."""
 
     stores: Stores
@@ -73,10 +73,10 @@ class NoteRowsJob(Job["NotedRows"]):
 
 
 @dataclass(frozen=True)
-class ReadRowsJob(Job["NotedRows"]):
+class ReadRowsJob(Job["NightRows"]):
     """Read the rows of the night that began at `stamp`, as they are at the moment `at`.
 
-    A step process answers equal jobs once: `at` tells one question from the next.
+    A step process answers equal jobs once: `at` distinguishes one question from the next.
     """
 
     stores: Stores
@@ -85,14 +85,14 @@ class ReadRowsJob(Job["NotedRows"]):
 
 
 @dataclass(frozen=True)
-class NotedRows:
+class NightRows:
     """The rows that were kept, or those that are there so far, by their models' names."""
 
     rows: tuple[NightRow, ...]
 
 
 @dataclass(frozen=True)
-class ShowNightJob(Job["ShownNight"]):
+class ShowNightJob(Job["ShowNightResult"]):
     """Keep a night's record, draw it and the trends over nights, and show all of it in MLflow.
 
     What is drawn is written below `folder`. `flow_run` is the page or the id of the night's run.
@@ -105,7 +105,7 @@ class ShowNightJob(Job["ShownNight"]):
 
 
 @dataclass(frozen=True)
-class ShownNight:
+class ShowNightResult:
     """The night in a sentence, as a table for a log and as Markdown, and where MLflow shows it.
 
     `place` is that of its run in MLflow's pages, relative to the UI's own.

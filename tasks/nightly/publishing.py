@@ -7,15 +7,15 @@ from handoff.artifacts.mlflow.registry import Catalogue
 from handoff.artifacts.night import Night, note_row, read_nights, read_rows, write_night
 from handoff.artifacts.stores.store import open_store
 from handoff.tasks.nightly.messages import (
-    NotedRows,
+    NightRows,
     NoteRowsJob,
     ReadRowsJob,
     ShowNightJob,
-    ShownNight,
+    ShowNightResult,
 )
 from handoff.tasks.nightly.night_page import (
+    format_outcomes,
     headline,
-    outcomes,
     render_night,
     render_night_page,
     text_table,
@@ -23,38 +23,38 @@ from handoff.tasks.nightly.night_page import (
 from handoff.tasks.nightly.trends import trends
 
 
-def note_rows(job: NoteRowsJob) -> NotedRows:
+def note_rows(job: NoteRowsJob) -> NightRows:
     """Keep each row whose model has none of this night; return those; raise `StoreFailed`."""
     store = open_store(job.stores.objects)
-    return NotedRows(tuple(row for row in job.rows if note_row(store, job.stamp, row)))
+    return NightRows(tuple(row for row in job.rows if note_row(store, job.stamp, row)))
 
 
-def read_night_rows(job: ReadRowsJob) -> NotedRows:
+def read_night_rows(job: ReadRowsJob) -> NightRows:
     """Return the night's rows; raise `StoreFailed`."""
-    return NotedRows(read_rows(open_store(job.stores.objects), job.stamp))
+    return NightRows(read_rows(open_store(job.stores.objects), job.stamp))
 
 
-_LAST = 60
+_NIGHTS_DRAWN = 60
 PAGE_FILE = "night.html"
 # Of more models only those that something happened to are drawn.
-_MOST_PICTURES = 24
+_MAX_PICTURES = 24
 # MLflow takes 8000 characters (3.17, `MAX_TAG_VAL_LENGTH`); a table of more is read as a page.
 _NOTE_LIMIT = 7500
 
 
-def show_night(job: ShowNightJob) -> ShownNight:
+def show_night(job: ShowNightJob) -> ShowNightResult:
     """Keep and show the night; one that is kept already, since its run was repeated, as it is.
 
     Raises `StoreFailed` and `RegistryFailed`; what is kept by then stays.
     """
     store, night = open_store(job.stores.objects), job.night
-    nights = read_nights(store, _LAST)
-    if kept := [one for one in nights if one.stamp == night.stamp]:
-        (night,) = kept
+    nights = read_nights(store, _NIGHTS_DRAWN)
+    if recorded := [earlier for earlier in nights if earlier.stamp == night.stamp]:
+        (night,) = recorded
     else:
         write_night(store, night)
         nights = (*nights, night)
-    is_small = len(night.rows) <= _MOST_PICTURES
+    is_small = len(night.rows) <= _MAX_PICTURES
     models = [row.model for row in night.rows] if is_small else night.eventful
     pictures = dict(trends(nights, models))
     folder = job.folder
@@ -69,7 +69,7 @@ def show_night(job: ShowNightJob) -> ShownNight:
     address = catalogue.log_night(
         night, lambda run: describe_night(night, markdown, run, job.flow_run), folder
     )
-    return ShownNight(headline(night), text_table(night), markdown, address.link())
+    return ShowNightResult(headline(night), text_table(night), markdown, address.link())
 
 
 def describe_night(night: Night, markdown: str, run: RunAddress, flow_run: str) -> str:
@@ -79,7 +79,7 @@ def describe_night(night: Night, markdown: str, run: RunAddress, flow_run: str) 
     """
     parts = [
         f"{headline(night)}.",
-        outcomes(night),
+        format_outcomes(night),
         f"[Each model's figures and why]({run.link(f'/artifacts/{PAGE_FILE}')}) · "
         + (f"flow run {linked_run(flow_run)}" if flow_run else "no flow run"),
     ]

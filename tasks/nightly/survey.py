@@ -20,55 +20,59 @@ from handoff.tasks.nightly.messages import Survey, Surveyed, SurveyJob
 
 # What was found out in one of these isn't found out again.
 _LAST_NIGHTS = 30
-_Settled = dict[tuple[str, int | None, str], NightRow]
+_Decisions = dict[tuple[str, int | None, str], NightRow]
 
 
 def run(job: SurveyJob) -> Survey:
     """Return what has changed since each model's served version was made.
 
-    A ledger that can't be read is its own model's problem, and is told there; so is that a model
-    which the last nights have seen served isn't there any more. Raises `StoreUnreachable` for a
-    store that has none of the ledgers which this machine has seen in it: their nights' records are
-    gone with them, and it would be a quiet night.
+    A ledger that can't be read is its own model's problem, and is reported there; so is that a
+    model which the last nights have seen served isn't there any more. Raises `StoreUnreachable`
+    for a store that has none of the ledgers which this machine has seen in it: their nights'
+    records are gone with them, and it would be a quiet night.
     """
     stores = job.stores
     releases = open_releases(stores.objects, stores.trusted, stores.seen)
     releases.require_there()
     nights = () if job.models else _last_nights(releases)
-    settled = _settled(nights)
+    decisions = _past_decisions(nights)
     models = job.models or releases.models()
-    looked = [one for model in models for one in _look(releases, job, model, settled)]
-    looked += _lost(nights, job.alias, {one.model for one in looked}, releases.store.location)
-    return Survey(tuple(looked), toolchain_today(job.compiler))
+    surveyed = [one for model in models for one in _survey_model(releases, job, model, decisions)]
+    surveyed += _lost_models(
+        nights, job.alias, {one.model for one in surveyed}, releases.store.location
+    )
+    return Survey(tuple(surveyed), toolchain_today(job.compiler))
 
 
-def _look(releases: Releases, job: SurveyJob, model: str, settled: _Settled) -> Iterator[Surveyed]:
+def _survey_model(
+    releases: Releases, job: SurveyJob, model: str, decisions: _Decisions
+) -> Iterator[Surveyed]:
     """Give what there is to say of one model; nothing for one that the alias doesn't serve."""
     try:
-        held = releases.require_head(model).entry.aliases.get(job.alias)
-        if held is None:
+        pointer = releases.require_head(model).entry.aliases.get(job.alias)
+        if pointer is None:
             if job.models:
                 yield Surveyed(model, 0, Recipe(), problem=f"it has no alias {job.alias}")
             return
-        release = releases.read(model, held)
+        release = releases.read(model, pointer)
         manifest = release.manifest
         # The recipe that the machine has for the model, else the one it was made by.
         path = job.recipes / f"{manifest.model}.toml"
         recipe = read_recipe(path) if path.exists() else manifest.recipe
         today = fingerprint_release(manifest.delivery, recipe, job.compiler)
         if today == manifest.fingerprint:
-            yield Surveyed(model, held.version, recipe, why="nothing has changed")
+            yield Surveyed(model, pointer.version, recipe, why="nothing has changed")
             return
-        found = Surveyed(model, held.version, recipe, today=str(today))
-        before = settled.get((model, held.version, str(today)))
-        if before and before.outcome == "kept":
-            told = f"version {before.new}, made by today's toolchain, is kept back: {before.why}"
-            yield replace(found, why=told, kept_back=before.new)
+        survey = Surveyed(model, pointer.version, recipe, today=str(today))
+        decision = decisions.get((model, pointer.version, str(today)))
+        if decision and decision.outcome == "kept":
+            why = f"version {decision.new}, made by today's toolchain, is kept back: {decision.why}"
+            yield replace(survey, why=why, kept_back=decision.new)
             return
         yield replace(
-            found,
+            survey,
             changed=changes_since(manifest, manifest.delivery, recipe, job.compiler),
-            refused=before.why if before else "",
+            refused=decision.why if decision else "",
             problem="" if release.claim.delivery else "its delivery was not kept with it",
         )
     except (HandoffError, ValueError) as error:
@@ -84,26 +88,26 @@ def _last_nights(releases: Releases) -> tuple[Night, ...]:
         return ()
 
 
-def _lost(
-    nights: tuple[Night, ...], alias: str, looked: set[str], store: str
+def _lost_models(
+    nights: tuple[Night, ...], alias: str, surveyed: set[str], store: str
 ) -> Iterator[Surveyed]:
     """Give the models that were served when a night last looked, and aren't there any more.
 
-    It is told once: the row of the night that tells it is the newest one then, and serves nothing.
+    It is reported once: the row of the night that does so is the newest then, and serves nothing.
     """
     newest = {row.model: (night, row) for night in nights for row in night.rows
               if night.alias == alias}  # fmt: skip
     for model, (night, row) in newest.items():
-        if row.served_version is not None and model not in looked:
-            told = (
+        if row.served_version is not None and model not in surveyed:
+            problem = (
                 f"version {row.served_version} was served in the night of {night.date}, and "
                 f"{LOST}{store} any more: look whether that is the right store, and "
                 "whether somebody has removed it there"
             )
-            yield Surveyed(model, 0, Recipe(), problem=told)
+            yield Surveyed(model, 0, Recipe(), problem=problem)
 
 
-def _settled(nights: tuple[Night, ...]) -> _Settled:
+def _past_decisions(nights: tuple[Night, ...]) -> _Decisions:
     """Return what the last nights have kept back or refused, by model, version and fingerprint."""
     return {
         (row.model, row.old, row.made_from): row

@@ -13,8 +13,8 @@ from handoff.artifacts.night import ALARMING, QUIET, Night, NightRow
 from handoff.artifacts.release.comparison import PackageFigures
 
 # Okabe and Ito's colours, which people who don't tell red from green can tell apart.
-_TARGETS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
-_QUIET, _ALARM = "#8a9299", "#b3261e"
+_COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
+_NEUTRAL_COLOR, _ALARM_COLOR = "#8a9299", "#b3261e"
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Point:
 
 def colors_of(targets: Sequence[str]) -> list[str]:
     """Return a colour for each target; the first ones again where there are many."""
-    return [_TARGETS[place % len(_TARGETS)] for place, _ in enumerate(targets)]
+    return [_COLORS[index % len(_COLORS)] for index, _ in enumerate(targets)]
 
 
 def draw_served(
@@ -58,8 +58,8 @@ def draw_served(
 ) -> None:  # fmt: skip
     """Draw what was served: a line with gaps, filled points where it was measured that night."""
     xs = [point.at for point in points]
-    served = [_served(point, target) for point in points]
-    ys = [None if one is None else panel.value(one) for one in served]
+    served = [_served_figures(point, target) for point in points]
+    ys = [None if figures is None else panel.value(figures) for figures in served]
     axes.plot(
         xs,
         [float("nan") if y is None else y for y in ys],
@@ -68,13 +68,13 @@ def draw_served(
         zorder=3,
         drawstyle="steps-post",
     )
-    for x, y, one in zip(xs, ys, served, strict=True):
-        if y is None or one is None:
+    for x, y, figures in zip(xs, ys, served, strict=True):
+        if y is None or figures is None:
             continue
-        if bounds := panel.interval(one):
+        if bounds := panel.interval(figures):
             axes.plot([x, x], bounds, color=color, linewidth=3.5, alpha=0.3, zorder=2,
                       solid_capstyle="butt")  # fmt: skip
-        size = 18 if one.basis == "measured" else 7
+        size = 18 if figures.basis == "measured" else 7
         axes.scatter([x], [y], s=size, color=color, zorder=4)
 
 
@@ -95,17 +95,17 @@ def draw_unserved(
                          zorder=4)  # fmt: skip
 
 
-def _served(point: Point, target: str) -> PackageFigures | None:
+def _served_figures(point: Point, target: str) -> PackageFigures | None:
     if point.row is None:
         return None
     return next((one for one in point.row.served_figures if one.target == target), None)
 
 
-def finish(axes: Any, panel: Panel) -> None:  # noqa: ANN401 - matplotlib's axes
+def format_axes(axes: Any, panel: Panel) -> None:  # noqa: ANN401 - matplotlib's axes
     """Write the panel's title, and set its axis so that small changes look small."""
     axes.set_title(panel.title, loc="left", fontsize=8.5, color="#3c464d", pad=3)
     if panel.reference is not None:
-        axes.axhline(panel.reference, color=_QUIET, linewidth=0.8, linestyle=":", zorder=1)
+        axes.axhline(panel.reference, color=_NEUTRAL_COLOR, linewidth=0.8, linestyle=":", zorder=1)
     low, high = axes.get_ylim()
     middle = (low + high) / 2
     # What hardly changed is not drawn as if it had: the axis spans a fifth of the value at least.
@@ -116,8 +116,8 @@ def finish(axes: Any, panel: Panel) -> None:  # noqa: ANN401 - matplotlib's axes
     axes.grid(axis="y", color="#e4e8eb", linewidth=0.7, zorder=0)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    axes.spines["left"].set_color(_QUIET)
-    axes.spines["bottom"].set_color(_QUIET)
+    axes.spines["left"].set_color(_NEUTRAL_COLOR)
+    axes.spines["bottom"].set_color(_NEUTRAL_COLOR)
 
 
 def mark_nights(panels: Sequence[Any], points: Sequence[Point]) -> None:
@@ -133,7 +133,7 @@ def mark_nights(panels: Sequence[Any], points: Sequence[Point]) -> None:
         if point.row.outcome in ALARMING:
             panels[0].annotate(
                 "×", (point.at, 0), xycoords=("data", "axes fraction"), ha="center", va="center",
-                color=_ALARM, fontsize=13, fontweight="bold", annotation_clip=False,
+                color=_ALARM_COLOR, fontsize=13, fontweight="bold", annotation_clip=False,
             )  # fmt: skip
 
 
@@ -145,7 +145,7 @@ def _mark_version(panels: Sequence[Any], at: datetime, version: int, *, is_first
     )  # fmt: skip
     if not is_first:
         for axes in panels:
-            axes.axvline(at, color=_QUIET, linewidth=0.9, linestyle="--", zorder=1)
+            axes.axvline(at, color=_NEUTRAL_COLOR, linewidth=0.9, linestyle="--", zorder=1)
 
 
 def set_dates(axes: Any, points: Sequence[Point]) -> None:  # noqa: ANN401 - matplotlib's axes
@@ -154,8 +154,8 @@ def set_dates(axes: Any, points: Sequence[Point]) -> None:  # noqa: ANN401 - mat
 
     locator = AutoDateLocator(minticks=3, maxticks=9)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
-    written = ConciseDateFormatter(locator)  # type: ignore[no-untyped-call]
-    axes.xaxis.set_major_formatter(written)
+    formatter = ConciseDateFormatter(locator)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(formatter)
     first, last = points[0].at, points[-1].at
     # A few nights alone stand among their days, not among years.
     room = max((last - first) * 0.03, timedelta(hours=18))
@@ -175,17 +175,19 @@ def add_legend(figure: Any, targets: Sequence[str], points: Sequence[Point]) -> 
     versions = {point.row.served_version for point in points if point.row is not None}
     if len(versions - {None}) > 1:
         entries.append(
-            Line2D([], [], color=_QUIET, linewidth=0.9, linestyle="--", label="the alias moved")
+            Line2D(
+                [], [], color=_NEUTRAL_COLOR, linewidth=0.9, linestyle="--", label="the alias moved"
+            )
         )
     outcomes = {point.row.outcome for point in points if point.row is not None}
     if "kept" in outcomes:
         entries.append(
-            Line2D([], [], color=_QUIET, marker="D", markerfacecolor="white", markersize=5,
+            Line2D([], [], color=_NEUTRAL_COLOR, marker="D", markerfacecolor="white", markersize=5,
                    linewidth=0, label="made, and not served")
         )  # fmt: skip
     if outcomes & ALARMING:
         entries.append(
-            Line2D([], [], color=_ALARM, marker="x", markersize=5, linewidth=0,
+            Line2D([], [], color=_ALARM_COLOR, marker="x", markersize=5, linewidth=0,
                    label="refused, failed or crashed")
         )  # fmt: skip
     figure.legend(handles=entries, loc="outside lower left", ncols=4, frameon=False, fontsize=8.5)
@@ -222,7 +224,7 @@ def draw_trend(model: str, nights: Sequence[Night], form: Literal["svg", "png"] 
     from matplotlib.figure import Figure
 
     points = _points(model, nights)
-    targets = _targets(points)
+    targets = _target_slugs(points)
     if not targets:
         return b""
     # The same bytes for the same nights, and text that a reader can select.
@@ -233,51 +235,51 @@ def draw_trend(model: str, nights: Sequence[Night], form: Literal["svg", "png"] 
             for color, target in zip(colors_of(targets), targets, strict=True):
                 draw_served(axes, panel, points, target, color)
                 draw_unserved(axes, panel, points, target, color)
-            finish(axes, panel)
+            format_axes(axes, panel)
         mark_nights(panels, points)
         set_dates(panels[-1], points)
         count = sum(point.row is not None for point in points)
         title = f"{model}, {count} nights" if count > 1 else f"{model}, one night"
         figure.suptitle(title, x=0.01, ha="left", fontsize=12)
         add_legend(figure, targets, points)
-        written = io.BytesIO()
+        buffer = io.BytesIO()
         metadata = {"Date": None} if form == "svg" else {}
-        figure.savefig(written, format=form, metadata=metadata, dpi=110)
-    return written.getvalue()
+        figure.savefig(buffer, format=form, metadata=metadata, dpi=110)
+    return buffer.getvalue()
 
 
 def _points(model: str, nights: Sequence[Night]) -> list[Point]:
     """Return the nights since the model's first, and an empty one in each pause too long."""
     ordered = sorted(nights, key=lambda night: datetime.fromisoformat(night.started))
-    rows = _filled([night.row(model) for night in ordered])
-    found = [Point(_moment(night), row) for night, row in zip(ordered, rows, strict=True)]
-    pauses = [(b.at - a.at) for a, b in pairwise(found)]
+    rows = _fill_unchanged([night.row(model) for night in ordered])
+    points = [Point(_utc_start(night), row) for night, row in zip(ordered, rows, strict=True)]
+    pauses = [(b.at - a.at) for a, b in pairwise(points)]
     usual = sorted(pauses)[len(pauses) // 2] if pauses else None
-    whole: list[Point] = []
-    for point in found:
-        if whole and usual is not None and point.at - whole[-1].at > usual * _GAP:
-            whole.append(Point(whole[-1].at + usual, None))
-        whole.append(point)
-    known = [place for place, point in enumerate(whole) if point.row is not None]
-    return whole[known[0] :] if known else []
+    padded: list[Point] = []
+    for point in points:
+        if padded and usual is not None and point.at - padded[-1].at > usual * _GAP:
+            padded.append(Point(padded[-1].at + usual, None))
+        padded.append(point)
+    indices = [index for index, point in enumerate(padded) if point.row is not None]
+    return padded[indices[0] :] if indices else []
 
 
-def _moment(night: Night) -> datetime:
+def _utc_start(night: Night) -> datetime:
     """Return when a night began, in UTC and as matplotlib takes it."""
     return datetime.fromisoformat(night.started).astimezone(UTC).replace(tzinfo=None)
 
 
-def _filled(rows: Sequence[NightRow | None]) -> list[NightRow | None]:
+def _fill_unchanged(rows: Sequence[NightRow | None]) -> list[NightRow | None]:
     """Return the rows, with the figures of what is served where nothing has changed about it.
 
     They are those that the nearest earlier night has of the same version, else a later one.
     """
     known: dict[tuple[int, str], PackageFigures] = {}
     for row in reversed(rows):
-        known |= _figures_in(row)
+        known |= _figures_by_version(row)
     filled = []
     for row in rows:
-        known |= _figures_in(row)
+        known |= _figures_by_version(row)
         if row is None or row.outcome not in QUIET or row.served_figures:
             filled.append(row)
             continue
@@ -286,14 +288,14 @@ def _filled(rows: Sequence[NightRow | None]) -> list[NightRow | None]:
     return filled
 
 
-def _figures_in(row: NightRow | None) -> dict[tuple[int, str], PackageFigures]:
+def _figures_by_version(row: NightRow | None) -> dict[tuple[int, str], PackageFigures]:
     if row is None:
         return {}
     both = (figures for one in row.comparisons for figures in (one.old, one.new))
     return {(one.version, one.target): one for one in (*both, *row.served)}
 
 
-def _targets(points: Sequence[Point]) -> list[str]:
+def _target_slugs(points: Sequence[Point]) -> list[str]:
     slugs = {
         figures.target
         for point in points

@@ -48,21 +48,21 @@ def _build(source: Path, programs: Path, tools: _Toolchain) -> tuple[Path, float
     began = time.monotonic()
     sources = sorted(source.glob("*.cpp"))
     if not sources:
-        raise _failed(source, "no .cpp file in it")
-    program = programs / f"handoff-runner-{_key(tools, source)}"
+        raise _build_error(source, "no .cpp file in it")
+    program = programs / f"handoff-runner-{_cache_key(tools, source)}"
     if program.exists():
         return program, 0.0
     programs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=programs, prefix=".building-") as folder:
         # All as one: torch's headers are nine tenths of the work, and are read once.
-        whole, built = Path(folder, "runner.cpp"), Path(folder, "runner")
-        whole.write_text("".join(f'#include "{path.absolute()}"\n' for path in sources))
+        combined, binary = Path(folder, "runner.cpp"), Path(folder, "runner")
+        combined.write_text("".join(f'#include "{path.absolute()}"\n' for path in sources))
         flags = [*FLAGS, *include_flags(tools.torch)]
-        _run([tools.compiler, *flags, str(whole), "-o", str(built), *link_flags(tools.torch)])
+        _run([tools.compiler, *flags, str(combined), "-o", str(binary), *link_flags(tools.torch)])
         # A confined process changes no file's mode: the linker's doing so has had no effect.
         runnable = Path(folder, "runnable")
         runnable.touch(mode=0o755)
-        runnable.write_bytes(built.read_bytes())
+        runnable.write_bytes(binary.read_bytes())
         runnable.rename(program)
     return program, time.monotonic() - began
 
@@ -95,24 +95,28 @@ def _torch_folder() -> Path:
     return Path(torch.__file__).parent
 
 
-def _key(tools: _Toolchain, source: Path) -> str:
+def _cache_key(tools: _Toolchain, source: Path) -> str:
     version = subprocess.run(
         [tools.compiler, "--version"], capture_output=True, text=True, check=True, timeout=30
     ).stdout
     files = sorted([*source.glob("*.cpp"), *source.glob("*.h")])
-    told = [f"{path.name} {digest_file(path)}" for path in files]
-    parts = [*told, version, torch.__version__, str(tools.torch), *FLAGS]
+    digests = [f"{path.name} {digest_file(path)}" for path in files]
+    parts = [*digests, version, torch.__version__, str(tools.torch), *FLAGS]
     return digest_bytes("\n".join(parts).encode()).short
 
 
 def _run(command: list[str]) -> None:
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
-    if ended.returncode != 0:
-        errors = [line for line in ended.stderr.splitlines() if "error" in line]
-        raise _failed(Path(command[0]), (errors or ended.stderr.splitlines() or ["nothing"])[0])
+    completed = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=_LIMIT_S
+    )
+    if completed.returncode != 0:
+        errors = [line for line in completed.stderr.splitlines() if "error" in line]
+        raise _build_error(
+            Path(command[0]), (errors or completed.stderr.splitlines() or ["nothing"])[0]
+        )
 
 
-def _failed(what: Path, got: str) -> EnvironmentLacking:
+def _build_error(what: Path, got: str) -> EnvironmentLacking:
     return EnvironmentLacking(
         "the C++ runner could not be built, so that no package can be probed",
         expected="a program, from g++ 11 or newer and torch's headers",

@@ -1,4 +1,4 @@
-"""The manners of a call: twice, in between others, from several threads, with other layouts."""
+"""Ways of calling a package: twice, in between others, from several threads, with other layouts."""
 
 from __future__ import annotations
 
@@ -14,36 +14,40 @@ from handoff.tasks.verify.reference import ReferenceCase
 
 Package = Callable[[Tensors], Tensors]
 # A case, and what the package gave for it when it was called alone.
-Given = tuple[ReferenceCase, Tensors]
+Baseline = tuple[ReferenceCase, Tensors]
 # A case, how it was called, and what the package gave: other bits than when it was called alone.
-Differing = tuple[ReferenceCase, str, Tensors]
+Difference = tuple[ReferenceCase, str, Tensors]
 
 _THREADS = 4
 
 
-def repeated_calls(package: Package, given: Sequence[Given]) -> Iterator[Differing]:
+def repeated_calls(package: Package, baselines: Sequence[Baseline]) -> Iterator[Difference]:
     """Give each case whose bits aren't what they were before the others were called.
 
     Outputs are flattened, of any shapes and dtypes.
     """
-    for case, before in given:
-        again = package(copies(case.inputs))
-        if not identical(again, before):
-            yield case, "called again after others", again
+    for case, expected in baselines:
+        outputs = package(copies(case.inputs))
+        if not identical(outputs, expected):
+            yield case, "called again after others", outputs
 
 
-def threaded_calls(package: Package, given: Sequence[Given], rounds: int) -> Iterator[Differing]:
+def threaded_calls(
+    package: Package, baselines: Sequence[Baseline], rounds: int
+) -> Iterator[Difference]:
     """Give what has other bits when four threads call the package at once, for so many rounds.
 
     Outputs are flattened, of any shapes and dtypes.
     """
-    places = [place for _ in range(_THREADS) for place in range(len(given))]
+    indices = [index for _ in range(_THREADS) for index in range(len(baselines))]
     with ThreadPoolExecutor(_THREADS) as threads:
         for _ in range(rounds):
-            made = threads.map(lambda place: package(copies(given[place][0].inputs)), places)
-            for place, outputs in zip(places, list(made), strict=True):
-                case, alone = given[place]
-                if not identical(outputs, alone):
+            results = threads.map(
+                lambda index: package(copies(baselines[index][0].inputs)), indices
+            )
+            for index, outputs in zip(indices, list(results), strict=True):
+                case, expected = baselines[index]
+                if not identical(outputs, expected):
                     yield case, "called by several threads", outputs
 
 
@@ -52,11 +56,11 @@ def other_layouts(case: ReferenceCase) -> Iterator[tuple[str, Tensors]]:
 
     Shapes, dtypes and values stay as they are.
     """
-    for place, tensor in enumerate(case.inputs):
+    for index, tensor in enumerate(case.inputs):
         for name, changed in _layouts(tensor):
             if changed.stride() != tensor.stride() or name == "misaligned":
-                inputs = (*case.inputs[:place], changed, *case.inputs[place + 1 :])
-                yield f"{case.name}, input {place} {name}", inputs
+                inputs = (*case.inputs[:index], changed, *case.inputs[index + 1 :])
+                yield f"{case.name}, input {index} {name}", inputs
 
 
 def expanded_inputs(case: ReferenceCase) -> Tensors:

@@ -18,7 +18,7 @@ from handoff.artifacts.release.mechanics import Outcome
 from handoff.artifacts.serve.loader import load_unreleased
 from handoff.tasks.compile.arm.emulation import emulated_target
 from handoff.tasks.probe.emulated import emulated_package
-from handoff.tasks.probe.limited import Ended
+from handoff.tasks.probe.limited import ProcessResult
 from handoff.tasks.probe.limited_time import bytes_of
 from handoff.tasks.probe.messages import ProbeJob
 from handoff.tasks.verify.loading import SHARED_LIBRARY
@@ -29,11 +29,11 @@ _SECONDS = 0.4
 _BYTES = 256 << 20
 # What those may take that many threads call at once, each all of them; two are always taken.
 _CROWDED_SECONDS = 0.1
-_CROWDED = 2
+_CROWDED_MIN_CASES = 2
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenCases:
     """The cases in the file, the smallest first, and its sizes of the dynamic dimensions.
 
     `left_out` counts the cases that would take too long.
@@ -44,17 +44,17 @@ class Written:
     left_out: int
 
 
-def write_cases(job: ProbeJob, release: Path, file: Path, crowded: Path) -> Written:
+def write_cases(job: ProbeJob, release: Path, file: Path, crowded: Path) -> WrittenCases:
     """Write cases of the reference with what Python's loader gives for them.
 
     The smallest of them are in the file `crowded`, too: those for many threads at once.
     """
-    with _opened(job, release) as model:
+    with _open_package(job, release) as model:
         return _write_cases(job, model, file, crowded)
 
 
 @contextmanager
-def _opened(job: ProbeJob, release: Path) -> Iterator[Callable[..., Sequence[torch.Tensor]]]:
+def _open_package(job: ProbeJob, release: Path) -> Iterator[Callable[..., Sequence[torch.Tensor]]]:
     """Give the package as Python calls it, or, for another processor, as it was verified."""
     if emulated_target(job.slug) is None:
         yield load_unreleased(release, job.slug).tensors
@@ -65,12 +65,12 @@ def _opened(job: ProbeJob, release: Path) -> Iterator[Callable[..., Sequence[tor
 
 def _write_cases(
     job: ProbeJob, model: Callable[..., Sequence[torch.Tensor]], file: Path, crowded: Path
-) -> Written:
+) -> WrittenCases:
     device = "cuda" if job.fit.gpu_capability else "cpu"
     names: list[str] = []
-    few: dict[str, torch.Tensor] = {}
+    crowded_tensors: dict[str, torch.Tensor] = {}
     tensors: dict[str, torch.Tensor] = {}
-    cases = sorted(load_cases(job.reference), key=_bytes)
+    cases = sorted(load_cases(job.reference), key=_case_bytes)
     if not cases:
         raise BlessingRefused(
             f"the package for {job.slug} can't be probed",
@@ -79,7 +79,7 @@ def _write_cases(
         )  # fmt: skip
     took_s, taken_bytes = 0.0, 0
     for case in cases:
-        if names and (took_s > _SECONDS or taken_bytes + _bytes(case) > _BYTES):
+        if names and (took_s > _SECONDS or taken_bytes + _case_bytes(case) > _BYTES):
             break
         # Copies, because a model may change its inputs in place.
         inputs = [tensor.clone().to(device) for tensor in case.inputs]
@@ -92,29 +92,31 @@ def _write_cases(
             # An error there, which verify has noted.
             continue
         took_s += time.perf_counter() - began
-        taken_bytes += _bytes(case)
-        tensors |= _named(len(names), [spec.name for spec in job.signature.inputs], case, outputs)
+        taken_bytes += _case_bytes(case)
+        tensors |= _case_tensors(
+            len(names), [spec.name for spec in job.signature.inputs], case, outputs
+        )
         names.append(case.name)
-        if len(names) <= _CROWDED or took_s <= _CROWDED_SECONDS:
-            few = dict(tensors)
+        if len(names) <= _CROWDED_MIN_CASES or took_s <= _CROWDED_SECONDS:
+            crowded_tensors = dict(tensors)
     save_file(tensors, file)
-    save_file(few, crowded)
+    save_file(crowded_tensors, crowded)
     specs = zip(job.signature.inputs, cases[0].inputs, strict=True)
     sizes = job.signature.measure({spec.name: tuple(tensor.shape) for spec, tensor in specs})
-    return Written(tuple(names), sizes, len(cases) - len(names))
+    return WrittenCases(tuple(names), sizes, len(cases) - len(names))
 
 
-def _named(
-    place: int, names: Sequence[str], case: ReferenceCase, outputs: Sequence[torch.Tensor]
+def _case_tensors(
+    index: int, names: Sequence[str], case: ReferenceCase, outputs: Sequence[torch.Tensor]
 ) -> dict[str, torch.Tensor]:
     inputs = zip(names, case.inputs, strict=True)
     return {
-        **{f"{place}/inputs/{name}": tensor.clone().contiguous() for name, tensor in inputs},
-        **{f"{place}/outputs/{i}": t.clone().contiguous() for i, t in enumerate(outputs)},
+        **{f"{index}/inputs/{name}": tensor.clone().contiguous() for name, tensor in inputs},
+        **{f"{index}/outputs/{i}": t.clone().contiguous() for i, t in enumerate(outputs)},
     }
 
 
-def _bytes(case: ReferenceCase) -> int:
+def _case_bytes(case: ReferenceCase) -> int:
     return bytes_of(case.inputs)
 
 
@@ -131,13 +133,13 @@ _OTHER_DTYPES = {
     "uint8": ("int64", "int8"),
     "bool": ("int64", "uint8"),
 }
-_FAR = 2**62
+_FAR_OUTSIDE = 2**62
 _RANGES = {"int64": 63, "int32": 31, "int16": 15, "int8": 7, "uint8": 8}
 
-Tried = dict[str, tuple[Outcome, str]]
+TrialOutcomes = dict[str, tuple[Outcome, str]]
 
 # So many in one command line, which has a limit.
-_AT_ONCE = 200
+_BATCH_SIZE = 200
 
 
 def describe_hostile(
@@ -147,22 +149,22 @@ def describe_hostile(
 
     `sizes` are those of the dynamic dimensions in the good call that is changed.
     """
-    found = ["missing", "extra"]
+    descriptions = ["missing", "extra"]
     for name, limits in signature.dimensions.items():
         if any(name in spec.shape for spec in signature.inputs):
-            found.append(f"@{name}={limits.max + 1}")
-            found += [
+            descriptions.append(f"@{name}={limits.max + 1}")
+            descriptions += [
                 f"@{name}={size}" for size in sorted({limits.min - 1, 0}) if 0 <= size < limits.min
             ]
             # In the range, and no size.
-            found += [f"@{name}={limits.min + 1}"] if limits.min + 1 < limits.second else []
+            descriptions += [f"@{name}={limits.min + 1}"] if limits.min + 1 < limits.second else []
     for spec in signature.inputs:
-        changes = [*_other_shapes(spec, signature, sizes), *_other_kinds(spec, on_gpu=on_gpu)]
-        found += [f"{spec.name}:{how}" for how in changes]
-    return tuple(dict.fromkeys(found))
+        changes = [*_wrong_shapes(spec, signature, sizes), *_wrong_kinds(spec, on_gpu=on_gpu)]
+        descriptions += [f"{spec.name}:{how}" for how in changes]
+    return tuple(dict.fromkeys(descriptions))
 
 
-def _other_shapes(
+def _wrong_shapes(
     spec: TensorSpec, signature: ModelSignature, sizes: Mapping[str, int]
 ) -> Iterator[str]:
     yield "leading-axis"
@@ -180,7 +182,7 @@ def _other_shapes(
             yield from (f"axis{axis}={other}" for other in sorted(others))
 
 
-def _other_kinds(spec: TensorSpec, *, on_gpu: bool) -> Iterator[str]:
+def _wrong_kinds(spec: TensorSpec, *, on_gpu: bool) -> Iterator[str]:
     for dtype in _OTHER_DTYPES[spec.dtype]:
         yield f"dtype={dtype}"
     if spec.shape:
@@ -189,66 +191,66 @@ def _other_kinds(spec: TensorSpec, *, on_gpu: bool) -> Iterator[str]:
         yield "turned"
     yield f"device={'cpu' if on_gpu else 'meta'}"
     yield "undefined"
-    for value in _outside(spec):
+    for value in _out_of_range_values(spec):
         yield f"last={value}"
 
 
-def _outside(spec: TensorSpec) -> Iterator[int]:
+def _out_of_range_values(spec: TensorSpec) -> Iterator[int]:
     """Give whole numbers that the dtype holds and the declared range doesn't."""
     if spec.dtype not in _RANGES or spec.low is None or spec.high is None:
         return
     low, high = math.ceil(spec.low), math.floor(spec.high)
     bits = _RANGES[spec.dtype]
-    for value in (high + 1, low - 1, _FAR):
+    for value in (high + 1, low - 1, _FAR_OUTSIDE):
         if (0 if spec.dtype == "uint8" else -(2**bits)) <= value < 2**bits and (
             not low <= value <= high
         ):
             yield value
 
 
-def try_all(hostile: Sequence[str], run: Callable[[Sequence[str]], Ended]) -> Tried:
-    """Return what happened to each hostile input, by its description, and the words about it.
+def try_all(hostile: Sequence[str], run: Callable[[Sequence[str]], ProcessResult]) -> TrialOutcomes:
+    """Return what happened to each hostile input, by its description, and the message about it.
 
     `run` gives a number of them to a new process. It announces each before it feeds it, so that a
     crash is the announced one's; the rest goes to another process. What crashed after others is
     fed again alone: where it is refused then, it is what one of those before has broken.
     """
-    found: Tried = {}
-    left = list(hostile)
-    while left:
-        ended = run(left[:_AT_ONCE])
-        before = len(found)
-        announced = _read_outcomes(ended, found)
+    outcomes: TrialOutcomes = {}
+    remaining = list(hostile)
+    while remaining:
+        result = run(remaining[:_BATCH_SIZE])
+        known = len(outcomes)
+        announced = _read_outcomes(result, outcomes)
         if announced is not None:
-            found[announced] = _blame(announced, ended, run, alone=len(found) == before)
-        elif len(found) == before:
+            outcomes[announced] = _blame(announced, result, run, alone=len(outcomes) == known)
+        elif len(outcomes) == known:
             # It ended before it came to any: none of them can be said to be survived.
-            told = ended.message or "the program tried nothing"
-            found.update(dict.fromkeys(left[:_AT_ONCE], ("not run", told)))
-        left = [name for name in left if name not in found]
-    return found
+            message = result.message or "the program tried nothing"
+            outcomes.update(dict.fromkeys(remaining[:_BATCH_SIZE], ("not run", message)))
+        remaining = [name for name in remaining if name not in outcomes]
+    return outcomes
 
 
-def _read_outcomes(ended: Ended, found: Tried) -> str | None:
-    """Note the outcomes that a process printed; return the one that was announced and not told."""
+def _read_outcomes(result: ProcessResult, outcomes: TrialOutcomes) -> str | None:
+    """Note the outcomes that a process printed; return the one that was announced without one."""
     announced: str | None = None
-    for line in ended.lines:
+    for line in result.lines:
         if line.get("event") == "trying":
             announced = str(line["hostile"])
         elif line.get("event") == "tried":
-            found[str(line["hostile"])] = (line["outcome"], str(line["message"])[:300])
+            outcomes[str(line["hostile"])] = (line["outcome"], str(line["message"])[:300])
             announced = None
     return announced
 
 
 def _blame(
-    name: str, ended: Ended, run: Callable[[Sequence[str]], Ended], *, alone: bool
+    name: str, result: ProcessResult, run: Callable[[Sequence[str]], ProcessResult], *, alone: bool
 ) -> tuple[Outcome, str]:
     if alone:
-        return ended.outcome or "crashed", ended.message or "it ended without an answer"
-    repeated: Tried = {}
+        return result.outcome or "crashed", result.message or "it ended without an answer"
+    outcomes: TrialOutcomes = {}
     again = run([name])
-    if _read_outcomes(again, repeated) == name:
+    if _read_outcomes(again, outcomes) == name:
         return again.outcome or "crashed", again.message or "it ended without an answer"
-    how = f"{ended.outcome or 'crashed'} after others that were refused: {ended.message}"
-    return "harmed", f"{how}; alone it is {repeated.get(name, ('not run', ''))[0]}"
+    how = f"{result.outcome or 'crashed'} after others that were refused: {result.message}"
+    return "harmed", f"{how}; alone it is {outcomes.get(name, ('not run', ''))[0]}"

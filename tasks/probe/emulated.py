@@ -21,7 +21,7 @@ def emulated_package(
 ) -> Iterator[RemotePackage]:
     """Open the package's `file` in an emulated process until the body ends.
 
-    It lies in a release on trial, which is made in the job's workspace where none is told. Raises
+    It lies in a release on trial, which is made in the job's workspace where none is given. Raises
     `EnvironmentLacking` where there is no emulator, or the runner can't be built.
     """
     target = emulated_target(job.slug)

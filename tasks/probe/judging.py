@@ -12,22 +12,22 @@ _GROWTH_BYTES = 4 << 20
 _GROWTH_SHARE = 0.01
 
 
-def judge_calls(found: Mechanics) -> list[str]:
+def judge_calls(mechanics: Mechanics) -> list[str]:
     """Return the reasons to refuse: what was wrong, and what can't be survived."""
     reasons = [
         f"{replay.file} gave other outputs in C++ than in Python in {replay.beyond_tolerance} of "
         f"{replay.calls} calls from {replay.threads} threads with {replay.intra_op} a call, by up "
         f"to {replay.max_abs:.3g}"
-        for replay in found.replays
+        for replay in mechanics.replays
         if replay.beyond_tolerance
     ]
-    reasons += _lacking(
+    reasons += _missing_reports(
         {
-            "replays": (len(found.replays), len(THREADS) + 2),
-            "hostile inputs": (len(found.trials), 1),
+            "replays": (len(mechanics.replays), len(THREADS) + 2),
+            "hostile inputs": (len(mechanics.trials), 1),
         }
     )
-    for trial in found.trials:
+    for trial in mechanics.trials:
         if "not run" in (trial.package, trial.guarded):
             reasons.append(f"the input {trial.hostile} could not be tried: {trial.told}")
         elif not is_survived(trial.hostile, trial.guarded):
@@ -38,19 +38,19 @@ def judge_calls(found: Mechanics) -> list[str]:
     return reasons
 
 
-def judge_measures(found: Mechanics) -> list[str]:
-    """Return the reasons to refuse: what grew, and what nothing was told of.
+def judge_measures(mechanics: Mechanics) -> list[str]:
+    """Return the reasons to refuse: what grew, and what nothing was reported of.
 
     Memory leaks where all through the last quarter of the calls more was held than ever in their
     first half, by more than 4 MiB and 1 % of what was resident: an allocator takes what it then
     keeps, and hands some back and takes it again.
     """
-    growth = found.growth
-    reasons = _lacking(
+    growth = mechanics.growth
+    reasons = _missing_reports(
         {
-            "openings": (len(found.openings), 2),
+            "openings": (len(mechanics.openings), 2),
             "memory": (int(growth is not None), 1),
-            "calls a second": (len(found.rates), len(THREADS)),
+            "calls a second": (len(mechanics.rates), len(THREADS)),
         }
     )
     if growth is not None and growth.second_half_bytes > max(
@@ -63,10 +63,10 @@ def judge_measures(found: Mechanics) -> list[str]:
     return reasons
 
 
-def _lacking(counts: dict[str, tuple[int, int]]) -> list[str]:
-    """Return a reason to refuse for each thing of which less was told (got, wanted) than asked."""
+def _missing_reports(counts: dict[str, tuple[int, int]]) -> list[str]:
+    """Return a reason to refuse for each thing of which less was reported (got) than expected."""
     return [
-        f"nothing was told of {what} ({got} of {wanted})"
-        for what, (got, wanted) in counts.items()
-        if got < wanted
+        f"nothing was told of {what} ({got} of {expected})"
+        for what, (got, expected) in counts.items()
+        if got < expected
     ]

@@ -23,24 +23,24 @@ from handoff.infra.engine.spawning import Running, ask, started, until_left
 
 # The limits are set by a shell that becomes the program: setting them between fork and exec is not
 # safe in a process that has threads.
-_LIMITED = 'ulimit -c 0; ulimit -v "$0"; exec "$@"'
+_LIMIT_SCRIPT = 'ulimit -c 0; ulimit -v "$0"; exec "$@"'
 # OpenMP's threads spin while they wait, also for one that has lost its core to a program beside it:
 # a probe took 10.3 s, and 8.7 where they sleep (ResNet-18, two cores).
-_ASLEEP = 'export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-PASSIVE}"; ' + _LIMITED
+_PASSIVE_WAIT_SCRIPT = 'export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-PASSIVE}"; ' + _LIMIT_SCRIPT
 _MESSAGE_CHARACTERS = 300
 # libtorch alone takes 2.5 GiB of address space, and 64 MiB more for each thread.
-_LEAST_BYTES = 8 << 30
+_MIN_MEMORY_BYTES = 8 << 30
 # Reserved for what it says, where the file system can.
-_WORDS_BYTES = 64 << 10
+_STDERR_BYTES = 64 << 10
 _NOT_RESERVED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 # What the loaded program says, and is asked (`infra/runner/each.h`).
 _LOADED, _RUN = b"loaded", b"!"
-# The exit status of a replay that ran and found other outputs, which its lines tell.
+# The exit status of a replay that ran and found other outputs, which its lines report.
 _OTHER_OUTPUTS = 3
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessResult:
     """What a process printed as lines of JSON, and how it ended.
 
     `outcome` is None for a process that did what it was asked to do; `message` is its last words.
@@ -51,19 +51,19 @@ class Ended:
     message: str
 
 
-def run_limited(program: Path, arguments: Sequence[str], limits: Limits) -> Ended:
+def run_limited(program: Path, arguments: Sequence[str], limits: Limits) -> ProcessResult:
     """Run the program until it ends, or prints nothing for `limits.answer_s` seconds.
 
     Whatever the program does is a result; `EnvironmentLacking` is raised where it found no room on
     a disk. The command is printed, for the log.
     """
     command = [str(program), *arguments]
-    _note(command)
+    _log_command(command)
     with (
-        _last_words() as errors,
-        started(_limited(command, limits), errors) as running,
+        _stderr_file() as stderr,
+        started(_limit_memory(command, limits), stderr) as running,
     ):
-        return _end_of(running, errors, limits)
+        return _wait_for_result(running, stderr, limits)
 
 
 class LoadedProgram:
@@ -81,63 +81,66 @@ class LoadedProgram:
         """Hold the program, which is loaded when it is asked for something, and the limits."""
         self._program, self._limits = program, limits
         self._process: subprocess.Popen[bytes] | None = None
-        self._asked: socket.socket | None = None
+        self._socket: socket.socket | None = None
 
-    def run(self, arguments: Sequence[str]) -> Ended:
+    def run(self, arguments: Sequence[str]) -> ProcessResult:
         """Do what `run_limited` does; one at a time."""
-        _note([str(self._program), *arguments])
-        with _last_words() as errors, tempfile.TemporaryFile() as given:
-            given.writelines(os.fsencode(argument) + b"\0" for argument in arguments)
-            given.flush()
-            forked = self._fork(errors.fileno(), given.fileno())
-            if isinstance(forked, Ended):
+        _log_command([str(self._program), *arguments])
+        with _stderr_file() as stderr, tempfile.TemporaryFile() as arguments_file:
+            arguments_file.writelines(os.fsencode(argument) + b"\0" for argument in arguments)
+            arguments_file.flush()
+            forked = self._fork(stderr.fileno(), arguments_file.fileno())
+            if isinstance(forked, ProcessResult):
                 return forked
             with until_left(forked) as running:
-                ended = _end_of(running, errors, self._limits)
-                if ended.outcome == "hung":
+                result = _wait_for_result(running, stderr, self._limits)
+                if result.outcome == "hung":
                     self._kill(running)
-                return ended
+                return result
 
     def close(self) -> None:
         """End it, and what it runs."""
         process, self._process = self._process, None
-        asked, self._asked = self._asked, None
-        if asked is not None:
-            asked.close()
+        connection, self._socket = self._socket, None
+        if connection is not None:
+            connection.close()
         if process is not None:
             process.kill()
             process.wait()
 
-    def _fork(self, *given: int) -> Running | Ended:
+    def _fork(self, *descriptors: int) -> Running | ProcessResult:
         """Return what runs a command, or how loading the program has ended."""
         # What was killed meanwhile, as for lack of memory, is no word about the next command.
         for _ in range(2):
-            asked = self._asked or self._load()
-            if isinstance(asked, Ended):
-                return asked
+            connection = self._socket or self._load()
+            if isinstance(connection, ProcessResult):
+                return connection
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                return ask(asked, _RUN, *given)
+                return ask(connection, _RUN, *descriptors)
             self.close()
-        return Ended((), "crashed", "it ends as soon as it was loaded")
+        return ProcessResult((), "crashed", "it ends as soon as it was loaded")
 
-    def _load(self) -> socket.socket | Ended:
+    def _load(self) -> socket.socket | ProcessResult:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._asked = ours
-        with theirs, _last_words() as errors:
+        self._socket = ours
+        with theirs, _stderr_file() as stderr:
             command = [str(self._program), "each", str(theirs.fileno())]
             process = self._process = subprocess.Popen(
-                _limited(command, self._limits, _ASLEEP), pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+                _limit_memory(command, self._limits, _PASSIVE_WAIT_SCRIPT),
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=stderr,
             )  # fmt: skip
             theirs.close()
-            is_told = bool(select.select([ours], [], [], self._limits.answer_s)[0])
-            if is_told and ours.recv(len(_LOADED)) == _LOADED:
+            is_ready = bool(select.select([ours], [], [], self._limits.answer_s)[0])
+            if is_ready and ours.recv(len(_LOADED)) == _LOADED:
                 return ours
-            if not is_told:
+            if not is_ready:
                 process.kill()
             code = process.wait()
             self.close()
-            return _ended(b"", code if is_told else None, _all_of(errors), self._limits)
+            return _parse_result(
+                b"", code if is_ready else None, _read_stderr(stderr), self._limits
+            )
 
     def _kill(self, running: Running) -> None:
         """End a command that hangs; and what it was forked from where that doesn't."""
@@ -148,57 +151,57 @@ class LoadedProgram:
             self.close()
 
 
-def _note(command: Sequence[str]) -> None:
+def _log_command(command: Sequence[str]) -> None:
     print("runs:", shlex.join(command), flush=True)  # noqa: T201 - a step's log
 
 
-def _limited(command: Sequence[str], limits: Limits, script: str = _LIMITED) -> list[str]:
+def _limit_memory(command: Sequence[str], limits: Limits, script: str = _LIMIT_SCRIPT) -> list[str]:
     """Return the command that runs another within the limit of memory."""
     # No more than leaves the machine to the others on it.
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     memory = (
-        str(min(limits.memory_bytes, max(_LEAST_BYTES, there * 3 // 4)) // 1024)
+        str(min(limits.memory_bytes, max(_MIN_MEMORY_BYTES, physical * 3 // 4)) // 1024)
         if limits.memory_bytes
         else "unlimited"
     )
     return ["sh", "-c", script, memory, *command]
 
 
-def _end_of(running: Running, errors: IO[bytes], limits: Limits) -> Ended:
-    text, code = _read(running, limits.answer_s)
-    return _ended(text, code, _all_of(errors), limits)
+def _wait_for_result(running: Running, stderr: IO[bytes], limits: Limits) -> ProcessResult:
+    text, code = _read_stdout(running, limits.answer_s)
+    return _parse_result(text, code, _read_stderr(stderr), limits)
 
 
 @contextlib.contextmanager
-def _last_words() -> Iterator[IO[bytes]]:
+def _stderr_file() -> Iterator[IO[bytes]]:
     """Give a file for what a program says at its end, with room for it on a disk that gets full."""
-    with tempfile.TemporaryFile() as errors:
+    with tempfile.TemporaryFile() as file:
         try:
-            os.posix_fallocate(errors.fileno(), 0, _WORDS_BYTES)
+            os.posix_fallocate(file.fileno(), 0, _STDERR_BYTES)
         except OSError as error:
             if error.errno not in _NOT_RESERVED:
                 raise
-        yield errors
+        yield file
 
 
-def _all_of(file: IO[bytes]) -> bytes:
+def _read_stderr(file: IO[bytes]) -> bytes:
     # Others write by the same place in it, and what is reserved is zeros.
     return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).rstrip(b"\0")
 
 
-def _ended(text: bytes, code: int | None, complaint: bytes, limits: Limits) -> Ended:
+def _parse_result(text: bytes, code: int | None, stderr: bytes, limits: Limits) -> ProcessResult:
     lines = tuple(_parse(text))
     if code is None:
-        return Ended(lines, "hung", f"no answer within {limits.answer_s:g} s")
-    said = complaint.decode(errors="replace")
+        return ProcessResult(lines, "hung", f"no answer within {limits.answer_s:g} s")
+    message = stderr.decode(errors="replace")
     has_failed = code not in (0, _OTHER_OUTPUTS)
-    if has_failed and is_for_want_of_room(said, Path.cwd()):
+    if has_failed and is_for_want_of_room(message, Path.cwd()):
         # That is no word about the package.
         raise disk_full("handoff-runner", Path.cwd())
-    return Ended(lines, *_classify(code, said))
+    return ProcessResult(lines, *_classify(code, message))
 
 
-def _read(running: Running, answer_s: float) -> tuple[bytes, int | None]:
+def _read_stdout(running: Running, answer_s: float) -> tuple[bytes, int | None]:
     """Return what the program printed, and its exit status; None if it didn't end in time."""
     text = b""
     while select.select([running.output], [], [], answer_s)[0]:
@@ -221,18 +224,18 @@ def _parse(text: bytes) -> Iterator[dict[str, Any]]:
                 yield plain
 
 
-def _classify(code: int, complaint: str) -> tuple[Outcome | None, str]:
+def _classify(code: int, stderr: str) -> tuple[Outcome | None, str]:
     """Return how a process ended, None for well, and its own words."""
-    said = [line for line in complaint.splitlines() if line.strip()]
+    lines = [line for line in stderr.splitlines() if line.strip()]
     if code in (0, _OTHER_OUTPUTS):
         return None, ""
     if code > 0:
-        return "refused", (said or [f"exit status {code}"])[-1][:_MESSAGE_CHARACTERS]
+        return "refused", (lines or [f"exit status {code}"])[-1][:_MESSAGE_CHARACTERS]
     name = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
     # What an uncaught exception says of itself, else the last line that anybody wrote.
-    cause = next((line for line in said if "what():" in line), (said or [""])[-1])
-    told = f"{name}: {cause.strip()}" if cause else name
+    cause = next((line for line in lines if "what():" in line), (lines or [""])[-1])
+    message = f"{name}: {cause.strip()}" if cause else name
     # Nobody else kills this process: the kernel does when the machine is out of memory.
-    if name == "SIGKILL" or any("bad_alloc" in line for line in said):
-        return "out of memory", told[:_MESSAGE_CHARACTERS]
-    return "crashed", told[:_MESSAGE_CHARACTERS]
+    if name == "SIGKILL" or any("bad_alloc" in line for line in lines):
+        return "out of memory", message[:_MESSAGE_CHARACTERS]
+    return "crashed", message[:_MESSAGE_CHARACTERS]

@@ -10,7 +10,7 @@ from handoff.tasks.verify.loading import Tensors
 
 
 class LimitedTime:
-    """Calls a package, and tells before a call whether the seconds that are left will do for it.
+    """Calls a package, and says before a call whether the seconds that are left will do for it.
 
     What a call takes is extrapolated from the last one by the bytes of the inputs, so that they
     should come in the order of these. The first isn't asked about: it may wait for a start.
@@ -35,7 +35,7 @@ class LimitedTime:
             self._calls += 1
 
     def has_time_for(self, inputs: Tensors) -> bool:
-        """Tell whether a call with these inputs would end in time; the first one always does."""
+        """Return whether a call with these inputs would end in time; the first one always does."""
         expected_s = self._seconds_per_byte * bytes_of(inputs)
         return not self._calls or 0 < self._left_s >= expected_s
 

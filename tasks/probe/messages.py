@@ -57,7 +57,7 @@ class ProbeResult:
 
     @property
     def accepted(self) -> bool:
-        """Tell whether the package may be released."""
+        """Return whether the package may be released."""
         return not self.reasons
 
     @property

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from handoff.artifacts.errors import BlessingRefused
 from handoff.tasks.verify.loading import Tensors
 
-_WORDS = 400
+_STDERR_BYTES = 400
 
 
 @contextmanager
@@ -66,24 +66,26 @@ class RemotePackage:
 
     def __call__(self, inputs: Tensors) -> Tensors:
         """Return the outputs, and leave the inputs as the package leaves them."""
-        place = self._folder / str(next(self._numbers))
-        given, to = place.with_suffix(".in"), place.with_suffix(".out")
-        flat = [_whole(tensor) for tensor in inputs]
-        save_file({str(at): tensor.clone() for at, tensor in enumerate(flat)}, given)
+        path = self._folder / str(next(self._numbers))
+        inputs_file, outputs_file = path.with_suffix(".in"), path.with_suffix(".out")
+        flat = [_flat_storage(tensor) for tensor in inputs]
+        save_file({str(index): tensor.clone() for index, tensor in enumerate(flat)}, inputs_file)
         views = [
             {"shape": [*t.shape], "strides": [*t.stride()], "offset": t.storage_offset()}
             for t in inputs
         ]
-        error = self._ask({"inputs": views, "from": str(given), "to": str(to)}, str(to))
-        given.unlink()
+        error = self._ask(
+            {"inputs": views, "from": str(inputs_file), "to": str(outputs_file)}, str(outputs_file)
+        )
+        inputs_file.unlink()
         if error:
             raise RuntimeError(error)
-        answer = load_file(to)
-        to.unlink()
-        for at, tensor in enumerate(flat):
-            tensor.copy_(answer[f"left/{at}"])
+        answer = load_file(outputs_file)
+        outputs_file.unlink()
+        for index, tensor in enumerate(flat):
+            tensor.copy_(answer[f"left/{index}"])
         outputs = len(answer) - len(flat)
-        return tuple(answer[f"outputs/{at}"] for at in range(outputs))
+        return tuple(answer[f"outputs/{index}"] for index in range(outputs))
 
     def _ask(self, request: dict[str, Any], key: str) -> str:
         waiting: Future[str] = Future()
@@ -105,9 +107,9 @@ class RemotePackage:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            told = json.loads(line)
-            if told["event"] == "answered":
-                self._waiting.pop(told["to"]).set_result(told["error"])
+            answer = json.loads(line)
+            if answer["event"] == "answered":
+                self._waiting.pop(answer["to"]).set_result(answer["error"])
         status = self._process.wait()
         how = f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
         with self._lock:
@@ -116,22 +118,22 @@ class RemotePackage:
                 waiting.set_exception(self._refusal(f"{how} at a call"))
 
     def _refusal(self, how: str) -> BlessingRefused:
-        words = _last_words(self._folder / "errors")
+        message = _last_line(self._folder / "errors")
         return BlessingRefused(
             f"the package can't be called {self._where}", expected="answers, or errors",
-            got=f"a process that {how}{f' ({words})' if words else ''}",
+            got=f"a process that {how}{f' ({message})' if message else ''}",
             remedy="Leave that out of the recipe, or run again with --debug",
         )  # fmt: skip
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
+def _flat_storage(tensor: torch.Tensor) -> torch.Tensor:
     """Return all that the tensor's memory holds, as one row; changing it changes the tensor."""
     return torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
 
 
-def _last_words(errors: Path) -> str:
+def _last_line(errors: Path) -> str:
     with errors.open("rb") as stream:
         size = stream.seek(0, os.SEEK_END)
-        stream.seek(max(0, size - _WORDS))
+        stream.seek(max(0, size - _STDERR_BYTES))
         lines = stream.read().decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""

@@ -1,4 +1,4 @@
-"""One package and the program that calls it: what it is called with, and what it is told by."""
+"""One package and the program that calls it: its arguments, and the records that it prints."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from handoff.artifacts.record import from_plain
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, TargetRecord
 from handoff.artifacts.release.mechanics import Limits
 from handoff.tasks.compile.arm.emulation import emulated_target, emulating
-from handoff.tasks.probe.limited import Ended, LoadedProgram, run_limited
+from handoff.tasks.probe.limited import LoadedProgram, ProcessResult, run_limited
 from handoff.tasks.probe.messages import ProbeJob
 
 
 def write_trial_release(job: ProbeJob, folder: Path) -> None:
     """Write what a pulled folder holds: the packages, and a manifest that says what they are.
 
-    The release's own is written after this gate, since it tells its verdict.
+    The release's own is written after this gate, since it has this gate's verdict.
     """
     slug = job.slug
     shutil.rmtree(folder, ignore_errors=True)
     (folder / slug).mkdir(parents=True)
     for file in job.files:
-        original, place = job.folder / Path(file.path).name, folder / file.path
+        original, copy = job.folder / Path(file.path).name, folder / file.path
         try:
-            os.link(original, place)
+            os.link(original, copy)
         except OSError:
-            shutil.copyfile(original, place)
+            shutil.copyfile(original, copy)
     record = TargetRecord(slug, accepted=True, reasons=(), files=job.files, fit=job.fit)
     nothing = digest_bytes(b"")
     manifest = Manifest(
@@ -75,16 +75,16 @@ class Session:
         """What a process may take."""
         return self.job.limits
 
-    def run(self, command: str, options: Sequence[str], threads: str = "1") -> Ended:
+    def run(self, command: str, options: Sequence[str], threads: str = "1") -> ProcessResult:
         """Run a command on good inputs; keep how to repeat it, and what kept it from its end."""
-        ended = self.call(command, options)
-        self.note(command, options)
-        if ended.outcome is not None:
-            told = f"{ended.outcome}: {ended.message}"
-            self.failures.append(f"{command} of good inputs, {threads} threads a call: {told}")
-        return ended
+        result = self.call(command, options)
+        self.record_command(command, options)
+        if result.outcome is not None:
+            reason = f"{result.outcome}: {result.message}"
+            self.failures.append(f"{command} of good inputs, {threads} threads a call: {reason}")
+        return result
 
-    def call(self, command: str, options: Sequence[str]) -> Ended:
+    def call(self, command: str, options: Sequence[str]) -> ProcessResult:
         """Run a command of the program, by an emulator where it is for another processor."""
         arguments = self.arguments(command, options)
         if self.loaded is not None:
@@ -94,7 +94,7 @@ class Session:
         first, *rest = emulating(target, self.program, arguments)
         return run_limited(Path(first), rest, self.limits)
 
-    def note(self, command: str, options: Sequence[str]) -> None:
+    def record_command(self, command: str, options: Sequence[str]) -> None:
         """Keep how to repeat a command."""
         places = ["RELEASE", "CASES", "--key", "KEY", "--target", self.job.slug]
         self.commands.append(" ".join(["handoff-runner", command, *places, *options]))
@@ -109,16 +109,16 @@ class Session:
         """Return the options that say which differences were agreed."""
         options = []
         for dtype in ("float64", "float32", "float16", "bfloat16"):
-            agreed = self.job.recipe.tolerance_for(dtype)
-            options += ["--tolerance", f"{dtype}={agreed.atol!r},{agreed.rtol!r}"]
+            tolerance = self.job.recipe.tolerance_for(dtype)
+            options += ["--tolerance", f"{dtype}={tolerance.atol!r},{tolerance.rtol!r}"]
         return options
 
 
-def told(kind: type[T], ended: Ended, event: str) -> tuple[T, ...]:
+def parse_records(kind: type[T], result: ProcessResult, event: str) -> tuple[T, ...]:
     """Return the records of one kind that the program printed, whose fields are the line's."""
-    wanted = set(kind.__dataclass_fields__)  # type: ignore[attr-defined]
+    fields = set(kind.__dataclass_fields__)  # type: ignore[attr-defined]
     return tuple(
-        from_plain(kind, {name: value for name, value in line.items() if name in wanted})
-        for line in ended.lines
+        from_plain(kind, {name: value for name, value in line.items() if name in fields})
+        for line in result.lines
         if line.get("event") == event
     )

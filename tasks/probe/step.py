@@ -18,11 +18,17 @@ from handoff.artifacts.release.manifest import is_large
 from handoff.artifacts.release.mechanics import Growth, Mechanics, Opening, Rate, Replay, Trial
 from handoff.tasks.compile.arm.emulation import emulated_target
 from handoff.tasks.probe.build import build_arm_runner, build_runner
-from handoff.tasks.probe.cases import Tried, Written, describe_hostile, try_all, write_cases
+from handoff.tasks.probe.cases import (
+    TrialOutcomes,
+    WrittenCases,
+    describe_hostile,
+    try_all,
+    write_cases,
+)
 from handoff.tasks.probe.judging import THREADS, judge_calls, judge_measures
 from handoff.tasks.probe.limited import LoadedProgram
 from handoff.tasks.probe.messages import MeasureJob, ProbeJob, ProbeResult
-from handoff.tasks.probe.session import Session, told, write_trial_release
+from handoff.tasks.probe.session import Session, parse_records, write_trial_release
 from handoff.tasks.verify.loading import PACKAGE
 
 T = TypeVar("T")
@@ -44,7 +50,7 @@ def run(job: ProbeJob) -> ProbeResult:
 
 
 class _Sessions:
-    """The program's sessions: in turns, with the cases for many threads, and beside those.
+    """The program's sessions: in turns, with the cases for many threads, and in the background.
 
     Most of a short run is one thread's. Large packages are opened once at a time, and one GPU is
     for one process.
@@ -54,39 +60,39 @@ class _Sessions:
         # A GPU's programs are started in a way of their own, and an emulator's are the emulator.
         is_loaded = not job.fit.gpu_capability and emulated_target(job.slug) is None
         self._loaded = [LoadedProgram(program, job.limits) for _ in range(2 * is_loaded)]
-        usual, aside = self._loaded or (None, None)
-        self.main = Session(job, program, loaded=usual)
-        self.crowded = Session(job, program, "crowded.safetensors", loaded=usual)
-        self.aside = Session(job, program, loaded=aside)
+        main, background = self._loaded or (None, None)
+        self.main = Session(job, program, loaded=main)
+        self.crowded = Session(job, program, "crowded.safetensors", loaded=main)
+        self.background = Session(job, program, loaded=background)
         self._is_shared = not (
             job.fit.gpu_capability or any(is_large(file.size_bytes) for file in job.files)
         )
         self._pool = ThreadPoolExecutor(1)
 
-    def beside(self, run: Callable[..., T], *arguments: object) -> Future[T]:
-        """Begin to run something with the session that is aside."""
-        future = self._pool.submit(run, self.aside, *arguments)
+    def submit(self, run: Callable[..., T], *arguments: object) -> Future[T]:
+        """Begin to run something with the background session."""
+        future = self._pool.submit(run, self.background, *arguments)
         if not self._is_shared:
             wait([future])
         return future
 
-    def taken(self, begun: Future[T], run: Callable[..., T], *arguments: object) -> T:
-        """Return what is run beside; what hasn't begun there yet is run by the main session."""
-        return run(self.main, *arguments) if begun.cancel() else begun.result()
+    def collect(self, future: Future[T], run: Callable[..., T], *arguments: object) -> T:
+        """Return the result; what hasn't begun in the background is run by the main session."""
+        return run(self.main, *arguments) if future.cancel() else future.result()
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """How to repeat what was run, in an order that doesn't tell who was free."""
-        return tuple(sorted(command for one in self._all for command in one.commands))
+        """How to repeat what was run, in an order that doesn't depend on who was free."""
+        return tuple(sorted(command for one in self._sessions for command in one.commands))
 
     @property
     def failures(self) -> tuple[str, ...]:
         """What kept good inputs from their end."""
-        return tuple(failure for one in self._all for failure in one.failures)
+        return tuple(failure for one in self._sessions for failure in one.failures)
 
     @property
-    def _all(self) -> tuple[Session, ...]:
-        return self.main, self.crowded, self.aside
+    def _sessions(self) -> tuple[Session, ...]:
+        return self.main, self.crowded, self.background
 
     def __enter__(self) -> _Sessions:
         return self
@@ -100,44 +106,44 @@ class _Sessions:
 def _probe(job: ProbeJob, sessions: _Sessions, build_s: float) -> ProbeResult:
     main = sessions.main
     write_trial_release(job, main.release)
-    written = write_cases(job, main.release, main.cases, sessions.crowded.cases)
+    cases = write_cases(job, main.release, main.cases, sessions.crowded.cases)
     if job.known:
-        replays = _replay(sessions)
-        mechanics = replace(job.known, replays=replays, notes=_notes(written, replays))
+        replays = _replay_all(sessions)
+        mechanics = replace(job.known, replays=replays, notes=_notes(cases, replays))
     else:
-        mechanics = _find_out(sessions, written)
+        mechanics = _probe_mechanics(sessions, cases)
     reasons = (*sessions.failures, *judge_calls(mechanics))
     return ProbeResult(mechanics, reasons, main.program, build_s)
 
 
-def _find_out(sessions: _Sessions, written: Written) -> Mechanics:
+def _probe_mechanics(sessions: _Sessions, cases: WrittenCases) -> Mechanics:
     """Replay, and feed hostile inputs: to the package alone, and by the checked entry."""
     job = sessions.main.job
-    hostile = describe_hostile(job.signature, written.sizes, on_gpu=job.fit.gpu_capability > 0)
+    hostile = describe_hostile(job.signature, cases.sizes, on_gpu=job.fit.gpu_capability > 0)
     # What is hostile to the package alone is all that takes memory without asking.
-    alone = sessions.beside(_try, hostile, ["--unchecked"])
+    unguarded = sessions.submit(_try_hostile, hostile, ["--unchecked"])
     # An emulator's memory says nothing of the package's.
     is_watched = emulated_target(sessions.main.job.slug) is None
-    watched = sessions.beside(_watch_memory) if is_watched else None
-    replays = _replay(sessions)
-    checked, unchecked = _try(sessions.main, hostile, []), alone.result()
+    growth_future = sessions.submit(_watch_memory) if is_watched else None
+    replays = _replay_all(sessions)
+    checked, unchecked = _try_hostile(sessions.main, hostile, []), unguarded.result()
     trials = tuple(
         Trial(name, unchecked[name][0], checked[name][0], unchecked[name][1]) for name in hostile
     )
     return Mechanics(
-        written.names[0],
+        cases.names[0],
         replays=replays,
-        growth=watched.result() if watched else None,
+        growth=growth_future.result() if growth_future else None,
         trials=trials,
         commands=sessions.commands,
-        notes=_notes(written, replays),
+        notes=_notes(cases, replays),
     )
 
 
-def _notes(written: Written, replays: Sequence[Replay]) -> tuple[str, ...]:
+def _notes(cases: WrittenCases, replays: Sequence[Replay]) -> tuple[str, ...]:
     notes = []
-    if written.left_out:
-        notes.append(f"{written.left_out} larger cases were run by Python alone")
+    if cases.left_out:
+        notes.append(f"{cases.left_out} larger cases were run by Python alone")
     notes += [
         f"{replay.different} of {replay.calls} calls of {replay.file} from {replay.threads} threads"
         f" with {replay.intra_op} a call gave other bits than Python with {torch.get_num_threads()}"
@@ -147,55 +153,55 @@ def _notes(written: Written, replays: Sequence[Replay]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _replay(sessions: _Sessions) -> tuple[Replay, ...]:
+def _replay_all(sessions: _Sessions) -> tuple[Replay, ...]:
     """Compare from 1, 2 and 8 threads, then the `.pt2`, then with other threads for a call.
 
     With as many threads for a call as Python's, the bits are Python's. With others sums are added
     up in another order; and code that was compiled for a number may not bear another.
     """
     usual = torch.get_num_threads()
-    *some, most = THREADS
+    *few, most = THREADS
     # The one that doesn't wait for a second core of its own goes beside the rest, unless what is
     # tried there takes longer.
-    single = sessions.beside(_replays, 1) if usual > 1 else None
-    found = [
-        *_replays(sessions.main, usual, "--threads", ",".join(map(str, some))),
-        *_replays(sessions.crowded, usual, "--threads", str(most)),
-        *_replays(sessions.main, usual, "--file", PACKAGE),
+    single_future = sessions.submit(_replay_file, 1) if usual > 1 else None
+    replays = [
+        *_replay_file(sessions.main, usual, "--threads", ",".join(map(str, few))),
+        *_replay_file(sessions.crowded, usual, "--threads", str(most)),
+        *_replay_file(sessions.main, usual, "--file", PACKAGE),
     ]
-    others = [_replays(sessions.main, n) for n in other_thread_counts(usual) if n > 1]
-    alone = sessions.taken(single, _replays, 1) if single else ()
-    return (*found, *alone, *(replay for some in others for replay in some))
+    other_counts = [_replay_file(sessions.main, n) for n in other_thread_counts(usual) if n > 1]
+    single_thread = sessions.collect(single_future, _replay_file, 1) if single_future else ()
+    return (*replays, *single_thread, *(replay for group in other_counts for replay in group))
 
 
-def _replays(session: Session, intra_op: int, *options: str) -> tuple[Replay, ...]:
-    own = ["--repeat", "1", "--intra-op", str(intra_op), *session.tolerances()]
-    ended = session.run("replay", [*options, *own], f"{intra_op}")
-    lines = [{**line, "intra_op": intra_op} for line in ended.lines]
-    return told(Replay, replace(ended, lines=tuple(lines)), "replayed")
+def _replay_file(session: Session, intra_op: int, *options: str) -> tuple[Replay, ...]:
+    shared = ["--repeat", "1", "--intra-op", str(intra_op), *session.tolerances()]
+    result = session.run("replay", [*options, *shared], f"{intra_op}")
+    lines = [{**line, "intra_op": intra_op} for line in result.lines]
+    return parse_records(Replay, replace(result, lines=tuple(lines)), "replayed")
 
 
-def _try(session: Session, hostile: Sequence[str], options: Sequence[str]) -> Tried:
-    own = [*options, *session.tolerances()]
+def _try_hostile(session: Session, hostile: Sequence[str], options: Sequence[str]) -> TrialOutcomes:
+    shared = [*options, *session.tolerances()]
 
-    def arguments(some: Sequence[str]) -> list[str]:
-        return [*own, *(part for name in some for part in ("--hostile", name))]
+    def arguments(batch: Sequence[str]) -> list[str]:
+        return [*shared, *(part for name in batch for part in ("--hostile", name))]
 
-    session.note("trial", arguments(hostile))
+    session.record_command("trial", arguments(hostile))
     return try_all(
         hostile,
-        lambda some: session.call("trial", arguments(some)),
+        lambda batch: session.call("trial", arguments(batch)),
     )
 
 
 def _watch_memory(session: Session) -> Growth | None:
-    """Watch memory over many calls; None where nothing was told of it."""
+    """Watch memory over many calls; None where nothing was reported of it."""
     limits = session.limits
     options = [
         "--threads", "1", "--intra-op", "1", "--seconds", "0",
         "--calls", str(limits.growth_calls), "--growth-seconds", str(limits.growth_s),
     ]  # fmt: skip
-    return next(iter(told(Growth, session.run("bench", options), "growth")), None)
+    return next(iter(parse_records(Growth, session.run("bench", options), "growth")), None)
 
 
 def other_thread_counts(usual: int) -> tuple[int, ...]:
@@ -206,7 +212,7 @@ def other_thread_counts(usual: int) -> tuple[int, ...]:
 def measure(job: MeasureJob) -> ProbeResult:
     """Return what the probe has found with what was measured, and with the whole verdict.
 
-    Whatever the program does is a result, and what it doesn't tell a reason to refuse.
+    Whatever the program does is a result, and what it doesn't report a reason to refuse.
     """
     probed = job.probed
     session = Session(job.probing, probed.runner)
@@ -225,7 +231,10 @@ def _measure(session: Session) -> tuple[tuple[Opening, ...], tuple[Rate, ...]]:
     """Time the opening, the first call and many."""
     threads = ",".join(map(str, THREADS))
     options = ["--threads", threads, "--intra-op", "1", "--seconds", "0.3", "--calls", "2"]
-    ended = session.run("bench", options)
+    result = session.run("bench", options)
     packed = session.run("bench", ["--file", PACKAGE, "--calls", "2", "--seconds", "0"])
-    openings = (*told(Opening, ended, "opened"), *told(Opening, packed, "opened"))
-    return openings, told(Rate, ended, "rate")
+    openings = (
+        *parse_records(Opening, result, "opened"),
+        *parse_records(Opening, packed, "opened"),
+    )
+    return openings, parse_records(Rate, result, "rate")

@@ -14,7 +14,7 @@ from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.waiting import Pauses
 from handoff.tasks.registry.changes import Author, CommitJob, DraftJob, Request, SignJob
-from handoff.tasks.registry.messages import Uploaded
+from handoff.tasks.registry.messages import UploadResult
 
 # Of so many writers at once that this is not enough, something else is wrong.
 _ATTEMPTS = 64
@@ -22,7 +22,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 4.0
 R = TypeVar("R")
 
 
-class RunsSteps(Protocol):
+class StepRunner(Protocol):
     """What runs a job and returns its step's result: a `StepProcess`."""
 
     def run(self, job: Job[R]) -> R:
@@ -42,7 +42,7 @@ class Change:
     stores: Stores
     key: SigningKey
     manifest: Manifest | None = None
-    uploaded: Uploaded | None = None
+    uploaded: UploadResult | None = None
     expected: int | None = None
     is_conditional: bool = False
 
@@ -75,16 +75,16 @@ def told_as_done(model: str, appended: Appended) -> Iterator[None]:
         done = f"version {version} of {model} is released and can be pulled"
         if entry is not None and entry.action != "release":
             done = f"entry {entry.sequence} of {model}'s ledger is made, and holds"
-        told = NotShownYet(
+        not_shown = NotShownYet(
             f"{done}; MLflow doesn't show it yet, since {error.what}", expected=error.expected,
             got=error.got, remedy=f"Once that is fixed, 'handoff sync {model}' makes up for it; "
             "nothing has to be done again",
         )  # fmt: skip
-        told.model, told.version, told.aliases = model, version, appended.aliases
-        raise told from error
+        not_shown.model, not_shown.version, not_shown.aliases = model, version, appended.aliases
+        raise not_shown from error
 
 
-def append(registrar: RunsSteps, signer: RunsSteps, change: Change) -> Appended:
+def append(registrar: StepRunner, signer: StepRunner, change: Change) -> Appended:
     """Make the change; raise what a step refuses, and `RegistryFailed` after too many attempts."""
     expected = change.expected
     pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, cut=1.0)

@@ -37,8 +37,8 @@ from handoff.tasks.registry.target_record import BuiltTargets
 from handoff.tasks.report.page import evidence
 
 
-def with_source(taken: IntakeResult, model: str, said: Lineage) -> IntakeResult:
-    """Return what was taken in with the source that was told for it.
+def with_source(taken: IntakeResult, model: str, announced: Lineage) -> IntakeResult:
+    """Return what was taken in with the source that was announced for it.
 
     Raises `UsageProblem` where the delivery is another model's, or says another commit.
     """
@@ -46,7 +46,7 @@ def with_source(taken: IntakeResult, model: str, said: Lineage) -> IntakeResult:
     try:
         if model not in ("", contract.model.name):
             raise ValueError(f"expected the model {model}, got {contract.model.name}")
-        source = contract.source.completed(said)
+        source = contract.source.completed(announced)
     except ValueError as error:
         expected, got = expected_and_got(str(error))
         raise UsageProblem(

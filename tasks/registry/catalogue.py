@@ -19,7 +19,7 @@ from handoff.artifacts.release.copies import EVIDENCE_LIMIT_BYTES, publish
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.releases import Releases, SignedRelease, open_releases
 from handoff.artifacts.release.statement import RELEASE_FILE, release_files
-from handoff.tasks.registry.messages import Catalogued, CatalogueJob
+from handoff.tasks.registry.messages import CatalogueJob, CatalogueResult
 from handoff.tasks.registry.pull import fetch
 
 # A catalogue made again is not filled with years of nightly versions: these, and those that an
@@ -34,16 +34,16 @@ def prepare() -> None:
     import_mlflow()
 
 
-def run(job: CatalogueJob) -> Catalogued:
+def run(job: CatalogueJob) -> CatalogueResult:
     """Show what isn't shown yet. Raises `StoreFailed` and `RegistryFailed`; it can be run again."""
     stores = job.stores
     releases = open_releases(stores.objects, stores.trusted, stores.seen)
     publish(releases, job.model)
-    showing = _Showing(releases, Catalogue(stores.tracking_uri, stores.artifact_root), job)
-    return showing.run()
+    update = _CatalogueUpdate(releases, Catalogue(stores.tracking_uri, stores.artifact_root), job)
+    return update.run()
 
 
-class _Showing:
+class _CatalogueUpdate:
     """One model's ledger on its way into MLflow."""
 
     def __init__(self, releases: Releases, catalogue: Catalogue, job: CatalogueJob) -> None:
@@ -51,19 +51,19 @@ class _Showing:
         self.catalogue = catalogue
         self.job = job
 
-    def run(self) -> Catalogued:
+    def run(self) -> CatalogueResult:
         model = self.job.model
         head = self.releases.require_head(model).entry
         versions = range(max(1, head.newest - _NEWEST + 1), head.newest + 1)
-        held = {pointer.version for pointer in head.aliases.values()}
-        kept = sorted({*versions, *held} - {*head.retired})
-        known = {version: self.releases.released(model, version).release for version in kept}
-        last = self.job.version or (kept[-1] if kept else 0)
-        if last:
-            for version in self.catalogue.missing_before(model, last, list(known), known):
+        aliased = {pointer.version for pointer in head.aliases.values()}
+        shown = sorted({*versions, *aliased} - {*head.retired})
+        known = {version: self.releases.released(model, version).release for version in shown}
+        newest = self.job.version or (shown[-1] if shown else 0)
+        if newest:
+            for version in self.catalogue.missing_before(model, newest, list(known), known):
                 if self._is_abandoned(version):
-                    self._list(version, known)
-            self._list(last, known)
+                    self._list_version(version, known)
+            self._list_version(newest, known)
         if head.retired:
             self.catalogue.retire(
                 model, head.retired, lambda version: self.releases.released(model, version).release
@@ -75,20 +75,20 @@ class _Showing:
             pointed = self.catalogue.point(model, aliases, known)
             put_back += pointed.put_back
             # Who moved one meanwhile may have pointed before we did.
-            now = self.releases.require_head(model).entry
-            if now.aliases == head.aliases:
-                repaired = self._repair(now) if self.job.repairs else ()
-                return Catalogued(last, put_back, pointed.foreign, repaired)
-            head = now
+            latest = self.releases.require_head(model).entry
+            if latest.aliases == head.aliases:
+                repaired = self._repair_versions(latest) if self.job.repairs else ()
+                return CatalogueResult(newest, put_back, pointed.foreign, repaired)
+            head = latest
 
-    def _repair(self, head: LedgerEntry) -> tuple[int, ...]:
+    def _repair_versions(self, head: LedgerEntry) -> tuple[int, ...]:
         """Upload again what MLflow shows and lost; return the versions that this was done for."""
         model = self.job.model
         listed = self.catalogue.listed(model)
-        return tuple(v for v in head.kept if v in listed and self._is_mended(listed[v], v))
+        return tuple(v for v in head.kept if v in listed and self._repair_version(listed[v], v))
 
-    def _is_mended(self, listing: Listing, version: int) -> bool:
-        """Tell whether files of a listed version lacked, which are uploaded again then."""
+    def _repair_version(self, listing: Listing, version: int) -> bool:
+        """Upload again what a listed version lacks; return whether it lacked anything."""
         pointer = self.releases.released(self.job.model, version).pointer
         # An MLflow that two stores share may list another's version by this number.
         if listing.release != pointer.release:
@@ -107,10 +107,10 @@ class _Showing:
         return True
 
     def _is_abandoned(self, version: int) -> bool:
-        made = datetime.fromisoformat(self.releases.released(self.job.model, version).at)
-        return datetime.now(UTC) - made > _ABANDONED
+        created = datetime.fromisoformat(self.releases.released(self.job.model, version).at)
+        return datetime.now(UTC) - created > _ABANDONED
 
-    def _list(self, version: int, known: Mapping[int, Digest]) -> Listing:
+    def _list_version(self, version: int, known: Mapping[int, Digest]) -> Listing:
         pointer = self.releases.released(self.job.model, version).pointer
         release = self.releases.read(self.job.model, pointer)
         while True:
@@ -118,7 +118,7 @@ class _Showing:
                 return self._list_one(release, known)
             except EarlierMissing as missing:
                 for earlier in missing.versions:
-                    self._list(earlier, known)
+                    self._list_version(earlier, known)
 
     def _list_one(self, release: SignedRelease, known: Mapping[int, Digest]) -> Listing:
         if release.claim.version == self.job.version and self.job.folder is not None:

@@ -16,7 +16,7 @@ from handoff.artifacts.record import Job
 from handoff.artifacts.release.comparison import SideBySide
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest
-from handoff.tasks.registry.messages import Uploaded
+from handoff.tasks.registry.messages import UploadResult
 
 # What a release may move that holds a package which was not run yet: nobody serves what these
 # stand for. The second is that of nightly rebuilds.
@@ -94,7 +94,7 @@ class DraftJob(Job["Draft"]):
     """Draft the ledger's next entry for `request`.
 
     `attempt` counts the drafts. `expected` is the version that the alias pointed to at the first
-    one, or has to stand for (`is_conditional`): where it was moved meanwhile, that is told.
+    one, or has to stand for (`is_conditional`): where it was moved meanwhile, that is reported.
     """
 
     stores: Stores
@@ -118,17 +118,17 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class SignJob(Job["Signed"]):
+class SignJob(Job["SignResult"]):
     """Sign an entry, and with `uploaded` the release of `manifest` that it makes a version of."""
 
     key: SigningKey
     entry: LedgerEntry
     manifest: Manifest | None = None
-    uploaded: Uploaded | None = None
+    uploaded: UploadResult | None = None
 
 
 @dataclass(frozen=True)
-class Signed:
+class SignResult:
     """The envelopes of the entry and of the release ('' without one), and the entry as signed."""
 
     entry: LedgerEntry
@@ -141,7 +141,7 @@ class CommitJob(Job["CommitResult"]):
     """Append the signed entry to the ledger."""
 
     stores: Stores
-    signed: Signed
+    signed: SignResult
 
 
 @dataclass(frozen=True)

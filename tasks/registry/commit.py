@@ -10,25 +10,25 @@ from handoff.tasks.registry.changes import CommitJob, CommitResult
 
 
 def run(job: CommitJob) -> CommitResult:
-    """Append the entry; tell where another writer was quicker, in which case nothing was done.
+    """Append the entry; where another writer was quicker, nothing is done and the result says so.
 
     Raises `StoreFailed` where an object of the release isn't there: nothing points to it then.
     """
     stores, entry = job.stores, job.signed.entry
     releases = open_releases(stores.objects, stores.trusted, stores.seen)
     if job.signed.release_envelope:
-        _keep_release(releases, job.signed.release_envelope.encode(), entry.release)
+        _store_release(releases, job.signed.release_envelope.encode(), entry.release)
     envelope = job.signed.entry_envelope.encode()
     return CommitResult(releases.commit(envelope, entry.model, entry.sequence))
 
 
-def _keep_release(releases: Releases, envelope: bytes, digest: Digest) -> None:
+def _store_release(releases: Releases, envelope: bytes, digest: Digest) -> None:
     claim = open_release(envelope, releases.trust, "the release that was just signed")
-    for needed in releases.objects_of(claim):
-        if not releases.objects.has(needed):
+    for digest_of_object in releases.objects_of(claim):
+        if not releases.objects.has(digest_of_object):
             raise StoreFailed(
                 "an object of the release is not in the store any more",
-                expected=f"the object {needed.short}", got="none",
+                expected=f"the object {digest_of_object.short}", got="none",
                 remedy="Run the release again; was it removed by a garbage collector whose grace "
                 "is shorter than a release?",
             )  # fmt: skip

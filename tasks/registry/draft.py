@@ -24,7 +24,7 @@ from handoff.tasks.registry.changes import (
     RetireRequest,
     RollBackRequest,
 )
-from handoff.tasks.registry.promotion import broken_rules, told_unrun
+from handoff.tasks.registry.promotion import broken_rules, describe_untested_targets
 
 _UNSIGNED = Digest("sha256:" + "0" * 64)
 
@@ -63,8 +63,8 @@ def run(job: DraftJob) -> Draft:
 
 def require_free_alias(head: LedgerEntry | None, alias: str) -> None:
     """Raise `UsageProblem` where a release may not move `alias`: it is for whoever promotes."""
-    held = head.aliases.get(alias) if head else None
-    is_moved_by_hand = held is not None and held.action != "release"
+    current = head.aliases.get(alias) if head else None
+    is_moved_by_hand = current is not None and current.action != "release"
     if alias in TRIAL_ALIASES or not (alias == PRODUCTION or is_moved_by_hand):
         return
     raise UsageProblem(
@@ -76,22 +76,24 @@ def require_free_alias(head: LedgerEntry | None, alias: str) -> None:
 
 def _release(releases: Releases, job: DraftJob, request: ReleaseRequest) -> Draft:
     data = releases.objects.read_bytes(request.manifest, MANIFEST_LIMIT_BYTES)
-    _require_trial(parse_manifest(data), request.alias)
-    head, known = _made_before(releases, request)
+    _require_trial_alias(parse_manifest(data), request.alias)
+    head, known = _find_earlier_version(releases, request)
     require_free_alias(head.entry if head else None, request.alias)
     if known is None or head is None or not releases.is_whole(request.model, known):
         # The signer puts in the digest of what it signs.
         pointer = Pointer(head.entry.newest + 1 if head else 1, _UNSIGNED, "release", 0)
-        new = _Version(pointer, request.manifest, request.fingerprint)
-        return Draft(_entry(head, job, "release", new, request.alias))
-    held = head.entry.aliases.get(request.alias)
-    if held is not None and held.version == known.version:
-        return _nothing(head, known.version)
-    version = _version(releases, request.model, known)
-    return Draft(_entry(head, job, "release", version, request.alias), known.version)
+        new_version = _Version(pointer, request.manifest, request.fingerprint)
+        return Draft(_next_entry(head, job, "release", new_version, request.alias))
+    current = head.entry.aliases.get(request.alias)
+    if current is not None and current.version == known.version:
+        return _no_change(head, known.version)
+    version = _released_version(releases, request.model, known)
+    return Draft(_next_entry(head, job, "release", version, request.alias), known.version)
 
 
-def _made_before(releases: Releases, request: ReleaseRequest) -> tuple[Head | None, Pointer | None]:
+def _find_earlier_version(
+    releases: Releases, request: ReleaseRequest
+) -> tuple[Head | None, Pointer | None]:
     """Return the ledger's newest entry, and which version up to it was made from the same.
 
     What another appends after the copies were published isn't found by them: looked for again, or
@@ -108,14 +110,14 @@ def _made_before(releases: Releases, request: ReleaseRequest) -> tuple[Head | No
 def _promote(releases: Releases, job: DraftJob, request: PromoteRequest) -> Draft:
     head = releases.require_head(request.model)
     target = releases.find(request.model, request.reference)
-    held = head.entry.aliases.get(request.alias)
+    current = head.entry.aliases.get(request.alias)
     _require_unmoved(releases, job, request.alias, head)
-    if held is not None and held.version == target.version:
-        return _nothing(head, held.version)
-    wanted = releases.read(request.model, target).manifest
-    _require_trial(wanted, request.alias)
-    replaced = releases.read(request.model, held).manifest if held else None
-    broken = broken_rules(wanted, replaced, request.measured)
+    if current is not None and current.version == target.version:
+        return _no_change(head, current.version)
+    manifest = releases.read(request.model, target).manifest
+    _require_trial_alias(manifest, request.alias)
+    replaced = releases.read(request.model, current).manifest if current else None
+    broken = broken_rules(manifest, replaced, request.measured)
     if broken and not request.override:
         raise PromotionRefused(
             f"{request.model} version {target.version} is not promoted to {request.alias}",
@@ -124,7 +126,7 @@ def _promote(releases: Releases, job: DraftJob, request: PromoteRequest) -> Draf
             remedy="Nothing was moved. --override with a --reason promotes it anyway, and the "
             "ledger keeps both",
         )
-    lost = refused_requests(replaced.signature, wanted.signature) if replaced else ()
+    lost = refused_requests(replaced.signature, manifest.signature) if replaced else ()
     if lost and not request.narrower:
         raise PromotionRefused(
             f"{request.model} version {target.version} is not promoted to {request.alias}",
@@ -133,11 +135,11 @@ def _promote(releases: Releases, job: DraftJob, request: PromoteRequest) -> Draf
             remedy="Nothing was moved. --narrower promotes it anyway; if the narrower range wasn't "
             "meant, declare the right one in the delivery and release it again",
         )
-    version = _version(releases, request.model, target)
-    entry = _entry(head, job, "promote", version, request.alias)
-    measured = (*map(str, request.measured), *told_unrun(wanted))
-    set_aside = (*broken, *(f"narrower: it refuses {phrase}" for phrase in lost))
-    return Draft(replace(entry, overrides=set_aside, measured=measured), target.version)
+    version = _released_version(releases, request.model, target)
+    entry = _next_entry(head, job, "promote", version, request.alias)
+    measured = (*map(str, request.measured), *describe_untested_targets(manifest))
+    overrides = (*broken, *(f"narrower: it refuses {phrase}" for phrase in lost))
+    return Draft(replace(entry, overrides=overrides, measured=measured), target.version)
 
 
 def _roll_back(releases: Releases, job: DraftJob, request: RollBackRequest) -> Draft:
@@ -146,62 +148,62 @@ def _roll_back(releases: Releases, job: DraftJob, request: RollBackRequest) -> D
     _require_unmoved(releases, job, request.alias, head)
     if request.alias not in head.entry.aliases:
         raise releases.unknown(request.model, request.alias)
-    stack = [v for v in versions_held(entries, request.alias) if v not in head.entry.retired]
+    stack = [v for v in alias_history(entries, request.alias) if v not in head.entry.retired]
     earlier = [version for version in stack[:-1] if version != (stack[-1] if stack else 0)]
-    wanted = request.version or (earlier[-1] if earlier else None)
-    if wanted is None or wanted not in stack:
+    number = request.version or (earlier[-1] if earlier else None)
+    if number is None or number not in stack:
         known = ", ".join(map(str, earlier)) or "none"
         raise RegistryFailed(
             f"{request.alias} of {request.model} can't be rolled back"
-            + (f" to {wanted}" if wanted else ""),
+            + (f" to {number}" if number else ""),
             expected="a version that it pointed to before the one it points to now", got=known,
             remedy=f"'handoff promote {request.model}@VERSION --to {request.alias}' moves it to "
             f"any other, a later one too; 'handoff history {request.model}' lists them",
         )  # fmt: skip
-    if stack[-1] == wanted:
-        return _nothing(head, wanted)
-    target = releases.find(request.model, wanted)
+    if stack[-1] == number:
+        return _no_change(head, number)
+    pointer = releases.find(request.model, number)
     # What is served next has to be there, and signed, before the alias goes to it.
-    releases.read(request.model, target)
-    version = _version(releases, request.model, target)
-    return Draft(_entry(head, job, "rollback", version, request.alias), wanted)
+    releases.read(request.model, pointer)
+    version = _released_version(releases, request.model, pointer)
+    return Draft(_next_entry(head, job, "rollback", version, request.alias), number)
 
 
 def _retire(releases: Releases, job: DraftJob, request: RetireRequest) -> Draft:
     head = releases.require_head(request.model)
     if request.version in head.entry.retired:
-        return _nothing(head, request.version)
+        return _no_change(head, request.version)
     target = releases.find(request.model, request.version)
-    held = head.entry.aliases_of(target.version)
-    if held:
+    aliases = head.entry.aliases_of(target.version)
+    if aliases:
         raise UsageProblem(
             f"{request.model} version {request.version} can't be retired",
-            expected="a version that no alias points to", got=", ".join(held),
+            expected="a version that no alias points to", got=", ".join(aliases),
             remedy="Move that alias first, with 'handoff promote' or 'handoff rollback'",
         )  # fmt: skip
-    entry = _entry(head, job, "retire", _version(releases, request.model, target), "")
+    entry = _next_entry(head, job, "retire", _released_version(releases, request.model, target), "")
     retired = tuple(sorted({*entry.retired, target.version}))
     return Draft(replace(entry, retired=retired), target.version)
 
 
-def versions_held(entries: Sequence[LedgerEntry], alias: str) -> list[int]:
+def alias_history(entries: Sequence[LedgerEntry], alias: str) -> list[int]:
     """Return the versions that an alias pointed to and could go back to, the present one last.
 
     A roll back takes away what it went back over, as an undo does.
     """
-    held: list[int] = []
+    versions: list[int] = []
     for entry in entries:
         if entry.alias != alias:
             continue
-        if entry.action == "rollback" and entry.version in held:
-            while held[-1] != entry.version:
-                held.pop()
+        if entry.action == "rollback" and entry.version in versions:
+            while versions[-1] != entry.version:
+                versions.pop()
         else:
-            held.append(entry.version)
-    return held
+            versions.append(entry.version)
+    return versions
 
 
-def _nothing(head: Head, version: int) -> Draft:
+def _no_change(head: Head, version: int) -> Draft:
     """Return the answer where all is as it was asked for."""
     return Draft(None, version, head.entry.aliases_of(version))
 
@@ -230,7 +232,7 @@ def require_meant(model: str, alias: str, aliases: Collection[str], otherwise: s
         )  # fmt: skip
 
 
-def _require_trial(manifest: Manifest, alias: str) -> None:
+def _require_trial_alias(manifest: Manifest, alias: str) -> None:
     unverified = [target.slug for target in manifest.targets if target.unverified]
     if unverified and alias not in TRIAL_ALIASES:
         raise PromotionRefused(
@@ -242,37 +244,37 @@ def _require_trial(manifest: Manifest, alias: str) -> None:
 
 def _require_unmoved(releases: Releases, job: DraftJob, alias: str, head: Head) -> None:
     """Raise `RegistryFailed` where the alias isn't any more what it was expected to be."""
-    held = head.entry.aliases.get(alias)
-    stands_for = held.version if held else None
-    if not (job.attempt or job.is_conditional) or stands_for == job.expected:
+    current = head.entry.aliases.get(alias)
+    current_version = current.version if current else None
+    if not (job.attempt or job.is_conditional) or current_version == job.expected:
         return
     model = head.entry.model
-    mover = releases.entry(model, held.entry) if held else head.entry
+    mover = releases.entry(model, current.entry) if current else head.entry
     raise RegistryFailed(
         f"{alias} of {model} was moved by another meanwhile",
-        expected=f"{alias} at {_told(job.expected)}",
-        got=f"{_told(stands_for)}, put there by {mover.by} at {mover.at}",
+        expected=f"{alias} at {_format_version(job.expected)}",
+        got=f"{_format_version(current_version)}, put there by {mover.by} at {mover.at}",
         remedy=f"Nothing was moved by this command. Look at 'handoff history {model}', then decide",
     )
 
 
-def _told(version: int | None) -> str:
+def _format_version(version: int | None) -> str:
     return f"version {version}" if version else "no version"
 
 
-def _version(releases: Releases, model: str, pointer: Pointer) -> _Version:
-    made = releases.released(model, pointer.version)
-    return _Version(pointer, made.manifest, made.fingerprint)
+def _released_version(releases: Releases, model: str, pointer: Pointer) -> _Version:
+    entry = releases.released(model, pointer.version)
+    return _Version(pointer, entry.manifest, entry.fingerprint)
 
 
-def _entry(
+def _next_entry(
     head: Head | None, job: DraftJob, action: Action, version: _Version, alias: str
 ) -> LedgerEntry:
     before = head.entry if head else None
     sequence = before.sequence + 1 if before else 1
     number, release = version.pointer.version, version.pointer.release
     aliases = dict(before.aliases) if before else {}
-    held = aliases.get(alias)
+    current = aliases.get(alias)
     if alias:
         aliases[alias] = Pointer(number, release, action, sequence)
     return LedgerEntry(
@@ -285,7 +287,7 @@ def _entry(
         manifest=version.manifest,
         fingerprint=version.fingerprint,
         alias=alias,
-        replaced=held.version if held else None,
+        replaced=current.version if current else None,
         aliases=aliases,
         newest=max(number, before.newest if before else 0),
         by=job.author.by,

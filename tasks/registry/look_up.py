@@ -19,7 +19,7 @@ def run(job: LookUpJob) -> LookUpResult:
     """Return the version that was made from the same, when its files are still in the store.
 
     Raises `UsageProblem` where the release's alias is not its own to move, and `StoreUnreachable`
-    for a store that lacks all ledgers which this machine has seen in it: both are better told
+    for a store that lacks all ledgers which this machine has seen in it: both are better reported
     before anything is compiled.
     """
     stores = job.stores
@@ -32,12 +32,12 @@ def run(job: LookUpJob) -> LookUpResult:
     publish(releases, job.model)
     found = releases.made_from(job.model, job.fingerprint)
     if head is None or found is None or not releases.is_whole(job.model, found):
-        return LookUpResult(None, served=_served(releases, head, job))
+        return LookUpResult(None, served=_read_served(releases, head, job))
     manifest = releases.released(job.model, found.version).manifest
     return LookUpResult(found.version, manifest)
 
 
-def _served(releases: Releases, head: Head | None, job: LookUpJob) -> Served | None:
+def _read_served(releases: Releases, head: Head | None, job: LookUpJob) -> Served | None:
     pointer = head.entry.aliases.get("production") if head else None
     if pointer is None:
         return None

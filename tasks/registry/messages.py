@@ -44,7 +44,7 @@ class LookUpJob(Job["LookUpResult"]):
     """Find the version of `model` that was released from what `fingerprint` stands for.
 
     `alias` is the one that the release is going to move. The `delivery`, the `recipe` and the
-    `compiler` are what the fingerprint stands for: what changed is told by them.
+    `compiler` are what the fingerprint stands for: what changed is worked out from them.
     """
 
     model: str
@@ -60,7 +60,7 @@ class LookUpJob(Job["LookUpResult"]):
 class LookUpResult:
     """The version that would be made again, where its files are all in the store; else None.
 
-    `served` tells of the version in production, where a new one is made.
+    `served` describes the version in production, where a new one is made.
     """
 
     version: int | None
@@ -69,7 +69,7 @@ class LookUpResult:
 
 
 @dataclass(frozen=True)
-class UploadJob(Job["Uploaded"]):
+class UploadJob(Job["UploadResult"]):
     """Store the files below `folder` that `manifest` names, the manifest, and its evidence.
 
     `delivery` is the staged copy of the delivery, which is stored, too; None leaves it out.
@@ -82,10 +82,10 @@ class UploadJob(Job["Uploaded"]):
 
 
 @dataclass(frozen=True)
-class Uploaded:
+class UploadResult:
     """The digests of the list of parts and of the evidence, by name, and of the delivery's list.
 
-    `lacking` tells, in sentences, what the store does not guarantee.
+    `lacking` says, in sentences, what the store does not guarantee.
     """
 
     parts: Digest
@@ -95,7 +95,7 @@ class Uploaded:
 
 
 @dataclass(frozen=True)
-class CatalogueJob(Job["Catalogued"]):
+class CatalogueJob(Job["CatalogueResult"]):
     """Show in MLflow, and in the store's copies for people, what a model's ledger says.
 
     `folder` holds the files of `version`, where they are still here. `flow_run` is the page of the
@@ -111,10 +111,10 @@ class CatalogueJob(Job["Catalogued"]):
 
 
 @dataclass(frozen=True)
-class Catalogued:
+class CatalogueResult:
     """The newest version that is shown; 0 for none.
 
-    `put_back` tells in sentences which of MLflow's aliases were set to what the ledger has, and
+    `put_back` says in sentences which of MLflow's aliases were set to what the ledger has, and
     `foreign` are those that only MLflow has. Files of the `repaired` versions had been lost.
     """
 

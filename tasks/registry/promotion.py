@@ -20,25 +20,25 @@ from handoff.artifacts.release.manifest import Manifest, TargetRecord
 
 
 def broken_rules(
-    wanted: Manifest, replaced: Manifest | None, measured: tuple[SideBySide, ...] = ()
+    candidate: Manifest, replaced: Manifest | None, measured: tuple[SideBySide, ...] = ()
 ) -> tuple[str, ...]:
-    """Return a sentence for each rule that `wanted` breaks, by its own recipe; none if it may go.
+    """Return a sentence for each rule that `candidate` breaks, by its own recipe.
 
     `replaced` is what the alias points to now, None where it stands for nothing. `measured` are
     the targets that were measured beside what they replace, each on one input or on several.
     """
-    rules = wanted.recipe.promotion
-    broken = [text for target in wanted.targets for text in _unblessed(target, rules)]
+    rules = candidate.recipe.promotion
+    broken = [text for target in candidate.targets for text in _acceptance_problems(target, rules)]
     if replaced is not None:
-        after = {target.slug: target for target in wanted.targets}
+        after = {target.slug: target for target in candidate.targets}
         for before in replaced.targets:
             if not before.accepted:
                 continue
             if before.slug not in after:
                 broken.append(f"{before.slug}: served now, and not part of this release")
                 continue
-            beside = [one for one in measured if one.target == before.slug]
-            broken += _worse(after[before.slug], before, rules, beside)
+            comparisons = [one for one in measured if one.target == before.slug]
+            broken += _regressions(after[before.slug], before, rules, comparisons)
     return tuple(broken)
 
 
@@ -53,23 +53,23 @@ def judge(
     It is better where what it would replace breaks a rule beside it: what lies within the rules in
     both directions is equal.
     """
-    broken = tuple(_unblessed(after, rules))
+    broken = tuple(_acceptance_problems(after, rules))
     if not before.accepted:
         gained: tuple[str, ...] = (f"{before.slug}: what it replaces is {before.verdict}",)
         return ("worse", broken) if broken else ("better", gained)
-    broken = (*broken, *_worse(after, before, rules, measured))
+    broken = (*broken, *_regressions(after, before, rules, measured))
     if broken:
         return "worse", broken
     gained = (
-        *_more_right(after, before),
+        *_metric_gains(after, before),
         *(f"faster: {one}" for one in measured if one.low > rules.slowdown),
-        *(() if measured else _faster(after, before, rules)),
-        *_more_accurate(after, before, rules, measured),
+        *(() if measured else _speedups(after, before, rules)),
+        *_accuracy_gains(after, before, rules, measured),
     )
     return ("better", gained) if gained else ("equal", ())
 
 
-def told_unrun(manifest: Manifest) -> tuple[str, ...]:
+def describe_untested_targets(manifest: Manifest) -> tuple[str, ...]:
     """Return a sentence for each target that machines of its kind have not run, or not all."""
     emulated = (
         f"{target.slug}: verified under emulation: {target.emulated}"
@@ -84,7 +84,7 @@ def told_unrun(manifest: Manifest) -> tuple[str, ...]:
     return (*emulated, *untried)
 
 
-def _unblessed(target: TargetRecord, rules: Promotion) -> Iterator[str]:
+def _acceptance_problems(target: TargetRecord, rules: Promotion) -> Iterator[str]:
     if not target.accepted:
         yield f"{target.slug}: {target.verdict}"
         return
@@ -99,10 +99,10 @@ def _unblessed(target: TargetRecord, rules: Promotion) -> Iterator[str]:
         yield f"{target.slug}: its speed was not measured"
 
 
-def _worse(
+def _regressions(
     after: TargetRecord, before: TargetRecord, rules: Promotion, measured: Sequence[SideBySide]
 ) -> Iterator[str]:
-    if lost := sorted(_gpus(before) - _gpus(after)):
+    if lost := sorted(_verified_gpus(before) - _verified_gpus(after)):
         yield (
             f"{after.slug}: verified for compute capability {told_capabilities(lost)} now, and not "
             "in this release"
@@ -110,8 +110,8 @@ def _worse(
     if measured:
         yield from (f"slower: {one}" for one in measured if one.high * rules.slowdown < 1.0)
     else:
-        yield from _slower(after, before, rules)
-    yield from _less_right(after, before)
+        yield from _slowdowns(after, before, rules)
+    yield from _metric_losses(after, before)
     if after.decided_by_metric is not None:
         return
     new, old = _errors(after, before, measured)
@@ -119,13 +119,13 @@ def _worse(
         yield (f"{after.slug}: less accurate: an error {new:.2f} times eager's; before, {old:.2f}")
 
 
-def _gpus(target: TargetRecord) -> set[int]:
+def _verified_gpus(target: TargetRecord) -> set[int]:
     """Return the capabilities whose machine code a GPU has run: it is pulled for no others."""
     return set(target.fit.gpu_capabilities) if target.fit else set()
 
 
-def _less_right(after: TargetRecord, before: TargetRecord) -> Iterator[str]:
-    """Tell of a metric that is worse than what it replaces has, by more than may be lost."""
+def _metric_losses(after: TargetRecord, before: TargetRecord) -> Iterator[str]:
+    """Give a metric that is worse than what it replaces has, by more than may be lost."""
     new, old = after.metric, before.metric
     if new and old and new.beaten_by(old):
         yield (
@@ -134,13 +134,13 @@ def _less_right(after: TargetRecord, before: TargetRecord) -> Iterator[str]:
         )
 
 
-def _more_right(after: TargetRecord, before: TargetRecord) -> Iterator[str]:
+def _metric_gains(after: TargetRecord, before: TargetRecord) -> Iterator[str]:
     new, old = after.metric, before.metric
     if new and old and old.beaten_by(new):
         yield f"{after.slug}: {new.name} is {new.package:.4g}, where it was {old.package:.4g}"
 
 
-def _slower(after: TargetRecord, before: TargetRecord, rules: Promotion) -> Iterator[str]:
+def _slowdowns(after: TargetRecord, before: TargetRecord, rules: Promotion) -> Iterator[str]:
     known = {timing.case: timing for timing in before.timings}
     for timing in after.timings:
         old = known.get(timing.case)
@@ -157,7 +157,7 @@ def _slower(after: TargetRecord, before: TargetRecord, rules: Promotion) -> Iter
             )
 
 
-def _faster(after: TargetRecord, before: TargetRecord, rules: Promotion) -> Iterator[str]:
+def _speedups(after: TargetRecord, before: TargetRecord, rules: Promotion) -> Iterator[str]:
     known = {timing.case: timing for timing in before.timings}
     for timing in after.timings:
         old = known.get(timing.case)
@@ -168,7 +168,7 @@ def _faster(after: TargetRecord, before: TargetRecord, rules: Promotion) -> Iter
             )
 
 
-def _more_accurate(
+def _accuracy_gains(
     after: TargetRecord, before: TargetRecord, rules: Promotion, measured: Sequence[SideBySide]
 ) -> Iterator[str]:
     if before.decided_by_metric is not None:

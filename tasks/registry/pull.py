@@ -28,7 +28,7 @@ from handoff.artifacts.serve.triton import CONFIG_FILE, PACKAGE_FILE, model_conf
 from handoff.infra.engine.progress import counter
 from handoff.tasks.registry.messages import PullJob, PullResult, RestoreJob, RestoreResult
 
-# Told of what is fetched: the file's path, bytes since the last call, bytes in all.
+# Called with what is fetched: the file's path, bytes since the last call, bytes in all.
 Progress = Callable[[str, int, int], None]
 
 
@@ -47,8 +47,8 @@ def run(job: PullJob, progress: Progress | None = None) -> PullResult:
     digest = release.manifest.digest
     result = PullResult(job.to, job.name, pointer.version, target.slug, digest, chosen)
     if job.layout == "triton" and job.to is not None:
-        place = keep_for_triton(releases, release, target, job.to, progress)
-        return replace(result, folder=place)
+        folder = write_for_triton(releases, release, target, job.to, progress)
+        return replace(result, folder=folder)
     if job.to is None:
         with tempfile.TemporaryDirectory(prefix="handoff-verify-") as scratch:
             fetch(releases, release, _files_for(release, target), Path(scratch), progress)
@@ -68,13 +68,13 @@ def keep(
 
     A folder that holds this very release already stays as it is. Raises as `run` does.
     """
-    if _holds(to, release, target, releases):
+    if _is_pulled(to, release, target, releases):
         return
     with becoming(to, release.digest) as partial:
         fetch(releases, release, _files_for(release, target), partial, progress)
 
 
-def keep_for_triton(
+def write_for_triton(
     releases: Releases,
     release: SignedRelease,
     target: TargetRecord,
@@ -91,41 +91,41 @@ def keep_for_triton(
     config = model_config(manifest, target, version)
     (package,) = (file for file in target.files if file.path == f"{target.slug}/{PACKAGE_FILE}")
     model = repository / manifest.model
-    place = model / str(version)
-    if not place.exists():
-        with becoming(place, release.digest) as partial:
+    folder = model / str(version)
+    if not folder.exists():
+        with becoming(folder, release.digest) as partial:
             fetch(releases, release, (package,), partial, progress)
-            _require_plain(partial / package.path)
+            _require_plain_archive(partial / package.path)
             (partial / package.path).rename(partial / PACKAGE_FILE)
             (partial / target.slug).rmdir()
-    check_file(place, replace(package, path=PACKAGE_FILE))
+    check_file(folder, replace(package, path=PACKAGE_FILE))
     write_whole(model / CONFIG_FILE, config, mode=0o644)
-    return place
+    return folder
 
 
-def _require_plain(package: Path) -> None:
+def _require_plain_archive(package: Path) -> None:
     """Raise `PackageRefused` for an archive that would be unpacked beside its folder."""
     with package.open("rb") as stream:
         require_known_members(stream.fileno(), package.name)
 
 
-def choose_target(manifest: Manifest, wanted: str, torch_version: str | None) -> TargetRecord:
-    """Return the target named `wanted`, or for `auto` the best one that fits this machine.
+def choose_target(manifest: Manifest, slug: str, torch_version: str | None) -> TargetRecord:
+    """Return the target named `slug`, or for `auto` the best one that fits this machine.
 
     Targets stand in the manifest as the recipe names them; of those that fit, the one that asks
     most of the processor is the best, and of those for GPUs the nearest to the one here. A target
     that is named may be one for another machine.
     """
     accepted = [target for target in manifest.targets if target.accepted and target.fit]
-    if wanted != "auto":
+    if slug != "auto":
         # One that is not yet verified has to come to its GPU to be.
-        there = [*accepted, *(target for target in manifest.targets if target.unverified)]
-        named = [target for target in there if target.slug == wanted]
-        if named:
-            return named[0]
+        available = [*accepted, *(target for target in manifest.targets if target.unverified)]
+        matches = [target for target in available if target.slug == slug]
+        if matches:
+            return matches[0]
         raise UsageProblem(
-            f"{manifest.model} has no package for {wanted[:60]}",
-            expected=f"auto, or one of {', '.join(t.slug for t in there)}", got=wanted[:60],
+            f"{manifest.model} has no package for {slug[:60]}",
+            expected=f"auto, or one of {', '.join(t.slug for t in available)}", got=slug[:60],
             remedy="Name one of these, or release the model for that target",
         )  # fmt: skip
     misfits = {}
@@ -140,7 +140,7 @@ def choose_target(manifest: Manifest, wanted: str, torch_version: str | None) ->
         raise PackageRefused(
             f"nothing in this release of {manifest.model} runs on this machine",
             expected="a package that fits it",
-            got="; ".join(f"{slug}: {why}" for slug, why in misfits.items()) or "no package",
+            got="; ".join(f"{name}: {why}" for name, why in misfits.items()) or "no package",
             remedy="Release the model for this machine, or name another machine's with --for",
         )
     return fitting[best_of([fit for fit, _ in fitting])][1]
@@ -163,8 +163,10 @@ def fetch(
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             _require_listed(file, parts)
-            told = None if progress is None else _told_of(progress, file)
-            releases.objects.fetch_parts(parts[file.path], path, file.digest, progress=told)
+            file_progress = None if progress is None else _file_progress(progress, file)
+            releases.objects.fetch_parts(
+                parts[file.path], path, file.digest, progress=file_progress
+            )
             path.chmod(0o755 if path.suffix == ".so" else 0o644)
     (folder / MANIFEST_FILE).write_bytes(release.manifest.to_bytes())
     (folder / RELEASE_FILE).write_bytes(release.envelope)
@@ -174,7 +176,7 @@ def _files_for(release: SignedRelease, target: TargetRecord) -> tuple[PackageFil
     return (*release.manifest.files, *target.files)
 
 
-def _told_of(progress: Progress, file: PackageFile) -> Callable[[int], None]:
+def _file_progress(progress: Progress, file: PackageFile) -> Callable[[int], None]:
     return lambda count: progress(file.path, count, file.size_bytes)
 
 
@@ -186,16 +188,18 @@ def _require_listed(file: PackageFile, parts: object) -> None:
         )  # fmt: skip
 
 
-def _holds(folder: Path, release: SignedRelease, target: TargetRecord, releases: Releases) -> bool:
-    """Tell whether `folder` is this very release, whole: then there is nothing to fetch."""
+def _is_pulled(
+    folder: Path, release: SignedRelease, target: TargetRecord, releases: Releases
+) -> bool:
+    """Return whether `folder` is this very release, whole: then there is nothing to fetch."""
     if not (folder / RELEASE_FILE).exists():
         return False
     try:
         checked = check_release(folder, None, releases.trust)
     except PackageRefused:
         return False
-    same = (checked.claim.version, checked.manifest.digest)
-    return same == (release.claim.version, release.manifest.digest) and checked.targets == (
+    actual = (checked.claim.version, checked.manifest.digest)
+    return actual == (release.claim.version, release.manifest.digest) and checked.targets == (
         target.slug,
     )
 
@@ -218,36 +222,34 @@ def restore(job: RestoreJob) -> RestoreResult:
             got="one that was released before deliveries were kept",
             remedy="Release it again from its folder; from then on it can be made from the store",
         )
-    wanted = release.manifest.delivery
-    if not (job.folder.is_dir() and digest_folder(job.folder) == wanted):
-        with becoming(job.folder, wanted) as partial:
-            _fetch(releases, release, partial)
-    return RestoreResult(job.folder, wanted, release.manifest.lineage)
+    digest = release.manifest.delivery
+    if not (job.folder.is_dir() and digest_folder(job.folder) == digest):
+        with becoming(job.folder, digest) as partial:
+            _fetch_delivery(releases, release, partial)
+    return RestoreResult(job.folder, digest, release.manifest.lineage)
 
 
-def _fetch(releases: Releases, release: SignedRelease, folder: Path) -> None:
+def _fetch_delivery(releases: Releases, release: SignedRelease, folder: Path) -> None:
     listed = releases.delivery_parts(release.claim)
     count = counter(sum(part.size_bytes for parts in listed.values() for part in parts))
-    found: dict[str, Digest] = {}
+    digests: dict[str, Digest] = {}
     for name, parts in listed.items():
         _require_plain_name(name)
         path = folder / name
         if not path.exists():
             releases.objects.fetch_parts(parts, path, None, progress=count)
             path.chmod(0o644)
-        found[name] = digest_file(path)
+        digests[name] = digest_file(path)
     # What a broken fetch of the same delivery left is listed, too.
-    if digest_tree(found) != release.manifest.delivery or {*listed} != _names(folder):
+    if digest_tree(digests) != release.manifest.delivery or {*listed} != {
+        path.name for path in folder.iterdir()
+    }:
         raise PackageRefused(
             f"what is kept as the delivery of {release.claim.model} version "
             f"{release.claim.version} is not what was released",
-            expected=release.manifest.delivery.short, got=digest_tree(found).short,
+            expected=release.manifest.delivery.short, got=digest_tree(digests).short,
             remedy="Don't use it, and tell who releases",
         )  # fmt: skip
-
-
-def _names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
 
 
 def _require_plain_name(name: str) -> None:

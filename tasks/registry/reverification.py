@@ -35,7 +35,7 @@ from handoff.tasks.verify.torch_versions.messages import MakeTorchJob, OtherTorc
 
 
 @dataclass(frozen=True)
-class Released:
+class ReleasedTarget:
     """One target of a pulled release, and the delivery that it was made from."""
 
     folder: Path
@@ -57,17 +57,17 @@ def repeat_comparison(folder: Path, manifest: Manifest, slug: str, delivery: Pat
     for another delivery than the release was made from, and `BlessingRefused` where the package is
     not accepted here.
     """
-    released = Released(folder.absolute(), manifest, slug, delivery.absolute())
+    released = ReleasedTarget(folder.absolute(), manifest, slug, delivery.absolute())
     with (
         tempfile.TemporaryDirectory(prefix="handoff-") as scratch,
-        _referred(released, Path(scratch) / "repeat", ()) as (processes, job, reference),
+        _run_reference(released, Path(scratch) / "repeat", ()) as (processes, job, reference),
     ):
         verified = processes.runner(parse_target(slug)).run(job)
-    return _tell(manifest, released.record, reference, verified)
+    return _describe_comparison(manifest, released.record, reference, verified)
 
 
 def compare_with_torches(
-    released: Released, workspace: Path, torches: tuple[OtherTorchHere, ...]
+    released: ReleasedTarget, workspace: Path, torches: tuple[OtherTorchHere, ...]
 ) -> tuple[TorchCheck, ...]:
     """Compare the package of one target in other versions of torch.
 
@@ -83,20 +83,20 @@ def compare_with_torches(
         )  # fmt: skip
     versions = tuple(other.version for other in torches)
     checks = []
-    with _referred(released, workspace, versions) as (processes, job, _):
+    with _run_reference(released, workspace, versions) as (processes, job, _):
         for other in torches:
-            found: VerifyResult | HandoffError
+            outcome: VerifyResult | HandoffError
             try:
-                found = processes.runner(parse_target(slug)).run(replace(job, torch=other))
+                outcome = processes.runner(parse_target(slug)).run(replace(job, torch=other))
             except (BlessingRefused, StepCrashed) as error:
-                found = error
-            checks.append(check_of(other.version, found))
+                outcome = error
+            checks.append(check_of(other.version, outcome))
     return tuple(checks)
 
 
 @contextmanager
-def _referred(
-    released: Released, workspace: Path, torches: tuple[str, ...]
+def _run_reference(
+    released: ReleasedTarget, workspace: Path, torches: tuple[str, ...]
 ) -> Iterator[tuple[Processes, VerifyJob, ReferenceResult]]:
     """Run the reference in `workspace`; give the job that compares the package with it."""
     manifest, slug, record = released.manifest, released.slug, released.record
@@ -105,8 +105,8 @@ def _referred(
     reads = (released.delivery, released.folder)
     with Processes(workspace, recipe, reads=reads) as processes:
         jobs = processes.jobs
-        taken = processes.graph.run(IntakeJob(released.delivery, jobs.staging))
-        _require_the_same(manifest, taken, released.delivery)
+        intake = processes.graph.run(IntakeJob(released.delivery, jobs.staging))
+        _require_same_delivery(manifest, intake, released.delivery)
         optimized = processes.graph.run(jobs.optimize())
         reference = processes.runner().run(jobs.reference(optimized))
         if passes := _passes_of_variant(record):
@@ -119,8 +119,8 @@ def _referred(
 
 def _passes_of_variant(record: TargetRecord) -> tuple[PassChoice, ...]:
     """Return the passes of the variant that was chosen; none of the plain package."""
-    words = record.chosen.split("+")
-    return Search.variation(record.chosen).passes if all(word in KNOBS for word in words) else ()
+    knobs = record.chosen.split("+")
+    return Search.variation(record.chosen).passes if all(word in KNOBS for word in knobs) else ()
 
 
 def verify_released(
@@ -136,8 +136,8 @@ def verify_released(
     trust = read_trust(stores.trusted)
     manifest = check_release(folder, installed_torch(), trust, unverified=True).manifest
     restored = restore(RestoreJob(stores, model, pulled.version, scratch / "delivery"))
-    told = repeat_comparison(folder, manifest, pulled.target, restored.folder)
-    return f"{model} version {pulled.version}: {told}"
+    summary = repeat_comparison(folder, manifest, pulled.target, restored.folder)
+    return f"{model} version {pulled.version}: {summary}"
 
 
 def verify_with_torches(
@@ -159,22 +159,22 @@ def verify_with_torches(
         with making as process:
             jobs = [MakeTorchJob(version, host.builds / "torch") for version in versions]
             torches = tuple(process.run(job) for job in jobs)
-        released = Released(folder, manifest, pulled.target, restored.folder)
+        released = ReleasedTarget(folder, manifest, pulled.target, restored.folder)
         checks = compare_with_torches(released, workspace, torches)
     return pulled.version, pulled.target, checks
 
 
-def _require_the_same(manifest: Manifest, taken: IntakeResult, delivery: Path) -> None:
-    if taken.digest != manifest.delivery:
+def _require_same_delivery(manifest: Manifest, intake: IntakeResult, delivery: Path) -> None:
+    if intake.digest != manifest.delivery:
         raise UsageProblem(
             f"{delivery} is not the delivery that {manifest.model} was released from",
             expected=manifest.delivery.short,
-            got=taken.digest.short,
+            got=intake.digest.short,
             remedy="Name the folder that was released",
         )
 
 
-def _tell(
+def _describe_comparison(
     manifest: Manifest, record: TargetRecord, reference: ReferenceResult, verified: VerifyResult
 ) -> str:
     slug = record.slug
@@ -188,35 +188,35 @@ def _tell(
         )
     if record.unverified:
         return (
-            f"{slug}: right here{_on_gpu(record)} in {len(verified.deviations)} comparisons "
+            f"{slug}: right here{_format_gpu(record)} in {len(verified.deviations)} comparisons "
             f"({reference.plan.short}); it stays 'built, not yet verified' until it is released "
             "where its hardware is"
         )
-    if _ran_on(record) in record.unverified_gpus:
+    if _run_capability(record) in record.unverified_gpus:
         # Machine code that no GPU had run when it was released.
         return (
-            f"{slug}: right here{_on_gpu(record)} in {len(verified.deviations)} comparisons "
+            f"{slug}: right here{_format_gpu(record)} in {len(verified.deviations)} comparisons "
             f"({reference.plan.short}); its record stays {record.told_unverified_gpus} until it is "
             "released where such a GPU is"
         )
-    same = "the recorded plan" if str(reference.plan) == manifest.plan else "another plan"
+    plan = "the recorded plan" if str(reference.plan) == manifest.plan else "another plan"
     return (
-        f"{slug}: accepted again{_on_gpu(record)}, {len(verified.deviations)} comparisons on "
-        f"{same} ({reference.plan.short})"
+        f"{slug}: accepted again{_format_gpu(record)}, {len(verified.deviations)} comparisons on "
+        f"{plan} ({reference.plan.short})"
     )
 
 
-def _on_gpu(record: TargetRecord) -> str:
+def _format_gpu(record: TargetRecord) -> str:
     """Return on which of its GPUs a package for several was run here, and on which it wasn't."""
     members = record.fit.gpu_members if record.fit else ()
-    ran = _ran_on(record)
-    if ran is None or len(members) < 2:
+    capability = _run_capability(record)
+    if capability is None or len(members) < 2:
         return ""
-    others = told_capabilities(member for member in members if member != ran)
-    return f" on compute capability {told_capabilities([ran])} (not run on {others})"
+    others = told_capabilities(member for member in members if member != capability)
+    return f" on compute capability {told_capabilities([capability])} (not run on {others})"
 
 
-def _ran_on(record: TargetRecord) -> int | None:
+def _run_capability(record: TargetRecord) -> int | None:
     """Return for which capability the machine code is that the first GPU here runs; None of none.
 
     It is what has run: packages are run on the first one.

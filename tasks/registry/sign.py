@@ -16,10 +16,10 @@ from handoff.artifacts.release.remedy import next_step
 from handoff.artifacts.release.signing import make_key, open_signer, read_trust, sign_statement
 from handoff.artifacts.release.statement import release_statement
 from handoff.artifacts.version import own_version
-from handoff.tasks.registry.changes import Signed, SignJob
+from handoff.tasks.registry.changes import SignJob, SignResult
 from handoff.tasks.registry.messages import KeyJob, KeyResult
 
-_REASONS_TOLD = 3
+_REASONS_SHOWN = 3
 
 
 def refused_targets(manifest: Manifest) -> list[TargetRecord]:
@@ -36,7 +36,7 @@ def require_accepted(manifest: Manifest) -> None:
     if not refused:
         return
     reasons = [f"{target.slug}: {reason}" for target in refused for reason in target.told_reasons]
-    shown = reasons[:_REASONS_TOLD]
+    shown = reasons[:_REASONS_SHOWN]
     if more := len(reasons) - len(shown):
         shown.append(f"and {more} more, in the report")
     kind = BuildCrashed if all(target.crashed for target in refused) else BlessingRefused
@@ -70,7 +70,7 @@ def open_key(job: KeyJob) -> KeyResult:
     return KeyResult(key_id, public.keyval["public"])
 
 
-def run(job: SignJob) -> Signed:
+def run(job: SignJob) -> SignResult:
     """Return the signed entry, and with it the signed release that it makes a version of.
 
     Raises `BlessingRefused` for a release with a refused target.
@@ -97,4 +97,4 @@ def run(job: SignJob) -> Signed:
         release = sign_statement(statement, signer)
         entry = entry.with_release(digest_bytes(release))
     envelope = sign_statement(entry_statement(entry), signer)
-    return Signed(entry, envelope.decode(), release.decode())
+    return SignResult(entry, envelope.decode(), release.decode())

@@ -58,7 +58,7 @@ def bless(
         size_bytes=sum(file.size_bytes for file in compiled.files),
         instruction_sets=compiled.instruction_sets,
         reused=compiled.reused,
-        notes=(*verified.notes, *_notes_of(slug, timed)),
+        notes=(*verified.notes, *_timing_notes(slug, timed)),
         spreads=verified.spreads,
         atomic_sums=compiled.atomic_sums,
         metric=verified.metric,
@@ -76,17 +76,17 @@ def with_mechanics(record: TargetRecord, probed: ProbeResult) -> TargetRecord:
     )
 
 
-def _notes_of(slug: str, timed: BenchmarkResult | None) -> Iterator[str]:
+def _timing_notes(slug: str, timed: BenchmarkResult | None) -> Iterator[str]:
     if timed is None:
         return
     if slug.startswith("cuda"):
         yield f"differs from eager on the same GPU by at most {timed.apart:.2g}"
-    for one in timed.timings:
-        if one.speedup_high < 1.0 and one.over_eager.is_known:
-            told = f"{ratio(one.speedup)} times its speed ({one.over_eager.span})"
-            yield f"slower than eager at {one.case}: {told}"
-    if told := why_unknown(timed.timings):
-        yield told
+    for timing in timed.timings:
+        if timing.speedup_high < 1.0 and timing.over_eager.is_known:
+            speed = f"{ratio(timing.speedup)} times its speed ({timing.over_eager.span})"
+            yield f"slower than eager at {timing.case}: {speed}"
+    if reason := why_unknown(timed.timings):
+        yield reason
 
 
 def with_inside(
@@ -121,8 +121,8 @@ def with_inside(
 def with_cause(record: TargetRecord, found: LocalizeResult | str) -> TargetRecord:
     """Return a refused target's record with what was found out of the cause, before the reasons."""
     if isinstance(found, str):
-        told = f"where it goes wrong was not found: {found}"
-        return replace(record, reasons=(told, *record.reasons))
+        reason = f"where it goes wrong was not found: {found}"
+        return replace(record, reasons=(reason, *record.reasons))
     return replace(record, reasons=(found.verdict, *record.reasons), culprit=_culprit(found))
 
 
@@ -143,8 +143,8 @@ def _culprit(found: LocalizeResult) -> Culprit:
 def built_only(target: CudaTarget, compiled: CompileResult) -> TargetRecord:
     """Return the record of a target that was compiled on a machine that can't run it."""
     here = ", ".join(f"{c / 10:.1f}" for c in host_gpu_capabilities()) or "no NVIDIA GPU"
-    named = " and ".join(f"{profile.name} ({profile.slug})" for profile in target.profiles)
-    those = "those GPUs" if target.further else "that GPU"
+    profiles = " and ".join(f"{profile.name} ({profile.slug})" for profile in target.profiles)
+    gpus = "those GPUs" if target.further else "that GPU"
     return TargetRecord(
         slug=target.slug,
         accepted=False,
@@ -154,8 +154,8 @@ def built_only(target: CudaTarget, compiled: CompileResult) -> TargetRecord:
         compile_s=compiled.compile_s,
         size_bytes=sum(file.size_bytes for file in compiled.files),
         instruction_sets=compiled.instruction_sets,
-        unverified=f"compiled for {named} on a machine with {here}: "
-        f"its kernels were seen to be for {those}, and no GPU has run them",
+        unverified=f"compiled for {profiles} on a machine with {here}: "
+        f"its kernels were seen to be for {gpus}, and no GPU has run them",
         kernels=compiled.kernels,
     )
 
@@ -224,11 +224,11 @@ def require_effect(variant: OptimizeResult, plain: OptimizeResult) -> tuple[Pass
     )
 
 
-def require_new(compiled: CompileResult, made: Mapping[Digest, str]) -> None:
-    """Raise `BlessingRefused` for a variant whose library one in `made`, by name, has already."""
-    if same := made.get(compiled.library.digest):
+def require_new(compiled: CompileResult, known_libraries: Mapping[Digest, str]) -> None:
+    """Raise `BlessingRefused` for a variant whose library is one of `known_libraries`, by name."""
+    if name := known_libraries.get(compiled.library.digest):
         raise BlessingRefused(
-            f"the variant is the package of {same!r}, byte for byte",
+            f"the variant is the package of {name!r}, byte for byte",
             expected="another library",
             got="what there is already",
             remedy="Leave it out of the search's candidates",

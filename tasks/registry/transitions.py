@@ -53,29 +53,29 @@ class Promotion:
     new_alias: bool = False
 
 
-def promote(host: HostSettings, wanted: Promotion, author: Author) -> Appended:
+def promote(host: HostSettings, promotion: Promotion, author: Author) -> Appended:
     """Make an alias point to a version, where the rules of a promotion let it.
 
     It is timed beside the one that it replaces where both run here. Raises `BlessingRefused` for
     a broken rule, `RegistryFailed` where another was quicker, and `UsageProblem` for an alias that
     isn't there and looks like a slip of the pen.
     """
-    if wanted.override and not author.reason:
+    if promotion.override and not author.reason:
         raise UsageProblem(
             "an override needs a reason", expected="--reason TEXT", got="none",
             remedy="Say why the rules are set aside: the ledger keeps it",
         )  # fmt: skip
-    model, alias = wanted.model, wanted.alias
+    model, alias = promotion.model, promotion.alias
     stores = host.stores
     releases = open_releases(stores.objects, stores.trusted, stores.seen)
-    if not wanted.new_alias:
+    if not promotion.new_alias:
         known = releases.require_head(model).entry.aliases
         require_meant(model, alias, known, "Else add --new-alias (new_alias=True)")
-    measured, served = race_with_served(stores, model, wanted.reference, alias)
+    measured, served = race_with_served(stores, model, promotion.reference, alias)
     # What was measured, and what the caller has seen, is about this one.
-    expected = (served or 0) if wanted.expected is None else wanted.expected
+    expected = (served or 0) if promotion.expected is None else promotion.expected
     request = PromoteRequest(
-        model, wanted.reference, alias, wanted.override, measured, wanted.narrower
+        model, promotion.reference, alias, promotion.override, measured, promotion.narrower
     )
     return change_ledger(host, request, author, expected)
 
@@ -119,17 +119,17 @@ def race_with_served(
     is a CPU's that runs here with this torch.
     """
     releases = open_releases(stores.objects, stores.trusted, stores.seen)
-    held = releases.require_head(model).entry.aliases.get(alias)
-    wanted = releases.find(model, reference)
-    if held is None or held.version == wanted.version:
-        return (), held.version if held else None
-    before, after = (releases.read(model, one) for one in (held, wanted))
-    target = _raced_target(before.manifest, after.manifest)
+    current = releases.require_head(model).entry.aliases.get(alias)
+    pointer = releases.find(model, reference)
+    if current is None or current.version == pointer.version:
+        return (), current.version if current else None
+    before, after = (releases.read(model, one) for one in (current, pointer))
+    target = _choose_race_target(before.manifest, after.manifest)
     if target is None or EXAMPLES_FILE not in after.claim.files:
-        return (), held.version
+        return (), current.version
     with tempfile.TemporaryDirectory(prefix="handoff-side-by-side-") as scratch:
         folders = []
-        for version in (held.version, wanted.version):
+        for version in (current.version, pointer.version):
             folders.append(Path(scratch) / str(version))
             pull(PullJob(model, version, folders[-1], target, stores, None))
         # What it verifies them with; a key service's are no files.
@@ -137,10 +137,10 @@ def race_with_served(
         runner = replace(_RUNNER, reads=(*folders, *trusted))
         with closing(StepProcess(runner, Path(scratch) / "side-by-side.log")) as process:
             job = SideBySideJob(tuple(folders), target, stores.trusted)
-            return (process.run(job),), held.version
+            return (process.run(job),), current.version
 
 
-def _raced_target(before: Manifest, after: Manifest) -> str | None:
+def _choose_race_target(before: Manifest, after: Manifest) -> str | None:
     """Return the best CPU target that both have and that fits this machine; None without one."""
     if before.signature.inputs != after.signature.inputs:
         return None

@@ -19,12 +19,12 @@ from handoff.artifacts.stores.objects import Objects
 from handoff.artifacts.stores.store import open_store
 from handoff.infra.engine.progress import counter
 from handoff.tasks.compile.shared_weights import DeliveredTensors
-from handoff.tasks.registry.messages import Uploaded, UploadJob
+from handoff.tasks.registry.messages import UploadJob, UploadResult
 from handoff.tasks.registry.sign import require_accepted
 from handoff.tasks.report.page import evidence
 
 
-def run(job: UploadJob) -> Uploaded:
+def run(job: UploadJob) -> UploadResult:
     """Keep everything; raise `BlessingRefused` for a refused target, `StoreFailed` for the store's.
 
     Parts that the store knows, such as weights that did not change, are not sent again, nor are
@@ -55,18 +55,18 @@ def run(job: UploadJob) -> Uploaded:
         parts[file.path] = objects.put_parts(path, also=shared.cuts(path), progress=count)
     delivery = None
     if staged is not None:
-        kept = {path.name: own for path, own in delivered.items()}
-        delivery = objects.put_bytes(write_parts(kept))
+        delivery_parts = {path.name: file_parts for path, file_parts in delivered.items()}
+        delivery = objects.put_bytes(write_parts(delivery_parts))
     objects.put_bytes(manifest.to_bytes())
-    written = {name: objects.put_bytes(data) for name, data in evidence(manifest).items()}
-    return Uploaded(objects.put_bytes(write_parts(parts)), written, lacking, delivery)
+    evidence_digests = {name: objects.put_bytes(data) for name, data in evidence(manifest).items()}
+    return UploadResult(objects.put_bytes(write_parts(parts)), evidence_digests, lacking, delivery)
 
 
-def _require_delivery(staged: Iterable[Path], wanted: Digest) -> None:
-    """Raise `StoreFailed` unless the files are those of the delivery `wanted`."""
+def _require_delivery(staged: Iterable[Path], expected: Digest) -> None:
+    """Raise `StoreFailed` unless the files are those of the delivery `expected`."""
     found = digest_tree({path.name: digest_file(path) for path in staged})
-    if found != wanted:
+    if found != expected:
         raise StoreFailed(
-            "the copy of the delivery changed after it was taken in", expected=wanted.short,
+            "the copy of the delivery changed after it was taken in", expected=expected.short,
             got=found.short, remedy="Run the release again, and find out what writes there",
         )  # fmt: skip

@@ -1,7 +1,7 @@
 """The jobs of one release: what each step is asked, in which order, and which folder it works in.
 
-What tells of a release before or beside it reads the order here. The flow (`flows.releasing`) runs
-the steps as each has what it needs; a test holds it to this order.
+Whatever describes a release before or beside it reads the order here. The flow
+(`flows.releasing`) runs the steps as each has what it needs; a test holds it to this order.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class Jobs:
         """Return the folder of the target's packages, inside the release."""
         return self.release / target.slug
 
-    def traceability(self, said: Lineage = NOTHING_SAID) -> TraceabilityJob:
-        """Return the job that judges the delivery, and what was `said` about its source."""
-        return TraceabilityJob(self.staging, self.recipe.required_lineage, said)
+    def traceability(self, announced: Lineage = NOTHING_SAID) -> TraceabilityJob:
+        """Return the job that judges the delivery, and what was `announced` about its source."""
+        return TraceabilityJob(self.staging, self.recipe.required_lineage, announced)
 
     def optimize(self) -> OptimizeJob:
         """Return the job that runs the recipe's passes."""
@@ -140,7 +140,7 @@ class Jobs:
     ) -> LocalizeJob:  # fmt: skip
         """Return the job that finds out where a package goes wrong, `known` faults first."""
         # A case that was called in another manner goes by the name of the case that it is of.
-        wrong = [d.case.partition(",")[0] for d in verified.deviations if d.reasons]
+        wrong_cases = [d.case.partition(",")[0] for d in verified.deviations if d.reasons]
         return LocalizeJob(
             optimized.program,
             self.staging,
@@ -150,7 +150,7 @@ class Jobs:
             self.recipe,
             folder=self.workspace / "localize" / target.slug,
             reproduction=self.workspace / "reproduction" / target.slug,
-            cases=tuple(dict.fromkeys(wrong)),
+            cases=tuple(dict.fromkeys(wrong_cases)),
             seconds=self.recipe.verify.localize_seconds,
             shared=self.shared,
             known=tuple(fault.calls for fault in known),
@@ -221,10 +221,10 @@ class Jobs:
         return VerifyJob(
             folder, reference.file, self.recipe, library, outputs=names, target=slug,
             staging=self.staging, program=optimized.reference, evaluation=reference.evaluation,
-            rounded=self._rounded(optimized),
+            rounded=self._rounding_program(optimized),
         )  # fmt: skip
 
-    def _rounded(self, optimized: OptimizeResult) -> Path | None:
+    def _rounding_program(self, optimized: OptimizeResult) -> Path | None:
         """Return the program whose rounding an agreed metric judges; None for a tolerance."""
         return optimized.program if self.recipe.metric and optimized.rounds else None
 
@@ -235,7 +235,7 @@ class Jobs:
 
 
 def is_tried_with_others(slug: str) -> bool:
-    """Tell whether a target's package can be tried with another torch: one that runs on this CPU.
+    """Return whether a target's package can be tried with another torch: one that runs on this CPU.
 
     Another torch for ARM64 isn't here, and none was tried on a GPU.
     """
@@ -243,11 +243,11 @@ def is_tried_with_others(slug: str) -> bool:
 
 
 def with_torch(slug: str, version: str) -> str:
-    """Return how a target is told of with another torch."""
+    """Return how a target is named with another torch."""
     return f"{slug} with torch {version}"
 
 
-def _rows_of(slug: str) -> tuple[Step[Any, Any], ...]:
+def _steps_of(slug: str) -> tuple[Step[Any, Any], ...]:
     """Return the steps of the target `slug`, here."""
     target = find_target(slug)
     if isinstance(target, CudaTarget) and not target.is_here:
@@ -261,11 +261,13 @@ def names_in_order(slugs: Iterable[str], torches: Iterable[str] = ()) -> list[st
 
     Packages for the CPU are tried with other `torches`, too.
     """
-    others = [*dict.fromkeys(torches)]
-    of_targets = [f"{steps.MAKE_TORCH.name} {version}" for version in others]
+    other_versions = [*dict.fromkeys(torches)]
+    of_targets = [f"{steps.MAKE_TORCH.name} {version}" for version in other_versions]
     for slug in slugs:
-        of_targets += [f"{row.name} {slug}" for row in _rows_of(slug)]
+        of_targets += [f"{row.name} {slug}" for row in _steps_of(slug)]
         if is_tried_with_others(slug):
-            of_targets += [f"{steps.VERIFY.name} {with_torch(slug, version)}" for version in others]
+            of_targets += [
+                f"{steps.VERIFY.name} {with_torch(slug, version)}" for version in other_versions
+            ]
     shared, last = ([row.name for row in rows] for rows in (SHARED, REGISTERING))
     return [*shared, *of_targets, *last]

@@ -52,11 +52,11 @@ class Processes:
         self.jobs = Jobs(workspace, recipe, fresh)
         self.targets = tuple(t for t in recipe.resolved_targets() if t.slug not in elsewhere)
         self._reads = reads if delivery is None else (delivery.absolute(), *reads)
-        self._later: dict[str, StepProcess] = {}
+        self._processes: dict[str, StepProcess] = {}
         self._tools: dict[str, Future[Any]] = {}
         self._lock = threading.Lock()
         # A process is let into what is there when it starts.
-        for folder in (self.jobs.shared, self.jobs.programs, *self._torches):
+        for folder in (self.jobs.shared, self.jobs.programs, *self._torch_folders):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.graph = self._open(ProcessPlan("graph", ("intake", "inspect.step"), recipe.extensions))
         if delivery is not None:
@@ -65,7 +65,7 @@ class Processes:
     def know(self, delivery: Path) -> None:
         """Start the compilers, with the cache of the code that is delivered.
 
-        Whoever fetches the delivery into the workspace tells it before anything of it is taken in.
+        Whoever fetches the delivery into the workspace calls this before any of it is taken in.
         """
         self.jobs = replace(self.jobs, cache=cache_of(delivery, self.jobs.packages))
         for target in self.targets:
@@ -73,7 +73,7 @@ class Processes:
 
     def compiler(self, target: Target) -> StepProcess:
         """Return the process that compiles for `target`; start it at the first call."""
-        return self._started(
+        return self._start_once(
             ProcessPlan(
                 f"compile-{target.slug}",
                 preload=("compile.step",),
@@ -100,7 +100,7 @@ class Processes:
                     runs=shared, writes=(*shared, *imported_from()),
                 )  # fmt: skip
                 process = self._open(plan)
-                self._later[plan.name] = process
+                self._processes[plan.name] = process
                 self._tools[target.slug] = process.submit(self.jobs.tools(target))
                 process.renew()
             return self._tools[target.slug]
@@ -114,9 +114,9 @@ class Processes:
         """
         preload = ("verify.reference", "verify.step")
         extensions = self.jobs.recipe.extensions
-        held = held_to(target) if target else {}
-        name = f"run-{target.slug}" if target and held else "run"
-        return self._started(ProcessPlan(name, preload, extensions, held))
+        environment = held_to(target) if target else {}
+        name = f"run-{target.slug}" if target and environment else "run"
+        return self._start_once(ProcessPlan(name, preload, extensions, environment))
 
     def interpreter(self, target: CudaTarget) -> StepProcess:
         """Return the process for the kernels of a GPU that isn't here; start it at the first call.
@@ -124,7 +124,7 @@ class Processes:
         Triton decides when it is imported whether it compiles or interprets.
         """
         environment = {**self._compiler_environment(target), "TRITON_INTERPRET": "1"}
-        return self._started(
+        return self._start_once(
             ProcessPlan(
                 f"interpret-{target.slug}", extensions=self.jobs.recipe.extensions,
                 environment=environment, reads=(self.jobs.shared,),
@@ -133,20 +133,20 @@ class Processes:
 
     def maker_of_torches(self) -> StepProcess:
         """Return the process that gets other versions of torch; start it at the first call."""
-        return self._started(TORCHES)
+        return self._start_once(TORCHES)
 
     @property
-    def _torches(self) -> tuple[Path, ...]:
+    def _torch_folders(self) -> tuple[Path, ...]:
         return (self.jobs.torches,) if self.jobs.recipe.torch.also else ()
 
     def optimizer(self) -> StepProcess:
         """Return a process for passes that are tried later; start it at the first call."""
         preload, extensions = ("optimize.step",), self.jobs.recipe.extensions
-        return self._started(ProcessPlan("optimize", preload, extensions))
+        return self._start_once(ProcessPlan("optimize", preload, extensions))
 
     def registrar(self) -> StepProcess:
         """Return the one process that sees the stores' credentials; start it at the first call."""
-        return self._started(
+        return self._start_once(
             ProcessPlan(
                 "register",
                 ("registry.upload", "registry.look_up"),
@@ -157,11 +157,11 @@ class Processes:
 
     def signer(self) -> StepProcess:
         """Return the one process that can read the signing key; start it at the first call."""
-        return self._started(ProcessPlan("sign", preload=("registry.sign",), sees="keys"))
+        return self._start_once(ProcessPlan("sign", preload=("registry.sign",), sees="keys"))
 
     def close(self) -> None:
         """End all processes."""
-        for process in (self.graph, *self._later.values()):
+        for process in (self.graph, *self._processes.values()):
             process.close()
         drop_old(self.jobs.packages)
 
@@ -176,38 +176,38 @@ class Processes:
         # follows links that another made there.
         scratch = self.jobs.workspace / "scratch" / plan.name
         scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
-        whole = replace(plan, environment={"TMPDIR": str(scratch), **plan.environment})
+        confined = replace(plan, environment={"TMPDIR": str(scratch), **plan.environment})
         if plan.sees == "bare":
-            whole = replace(
-                whole,
+            confined = replace(
+                confined,
                 reads=(*plan.reads, *self._reads),
-                runs=(*plan.runs, self.jobs.programs, *self._torches),
+                runs=(*plan.runs, self.jobs.programs, *self._torch_folders),
                 writes=(*plan.writes, self.jobs.workspace),
             )
         log = self.jobs.workspace / "logs" / f"{plan.name}.log"
-        return StepProcess(whole, log, after=after)
+        return StepProcess(confined, log, after=after)
 
-    def _started(self, plan: ProcessPlan, after: tuple[Future[Any], ...] = ()) -> StepProcess:
+    def _start_once(self, plan: ProcessPlan, after: tuple[Future[Any], ...] = ()) -> StepProcess:
         with self._lock:
-            if plan.name not in self._later:
-                self._later[plan.name] = self._open(plan, after)
-            return self._later[plan.name]
+            if plan.name not in self._processes:
+                self._processes[plan.name] = self._open(plan, after)
+            return self._processes[plan.name]
 
     def _compiler_environment(self, target: Target) -> dict[str, str]:
         # A package for several generations of GPUs is made the same way wherever there is one.
-        several = isinstance(target, CudaTarget) and bool(target.further)
-        hidden = several and bool(host_gpu_capabilities())
+        is_for_several = isinstance(target, CudaTarget) and bool(target.further)
+        hides_gpus = is_for_several and bool(host_gpu_capabilities())
         return {
             # By the level depends, too, how oneDNN lays out the weights that are packed for it.
             **compiling_for(target),
             # A cache of its own: what another build left there could end up in this one.
             "TORCHINDUCTOR_CACHE_DIR": str(self.jobs.workspace / "cache" / target.slug),
-            **({"CUDA_VISIBLE_DEVICES": ""} if hidden else {}),
+            **({"CUDA_VISIBLE_DEVICES": ""} if hides_gpus else {}),
         }
 
 
 def fit_side_by_side(optimized: OptimizeResult) -> bool:
-    """Tell whether the reference is to run beside the compilers, by what both hold of the weights.
+    """Return whether the reference may run beside the compilers, by what both hold of the weights.
 
     A compiler and its linker hold them three times, the reference once and a half.
     """

@@ -34,11 +34,11 @@ def table(
     return Table(caption, columns, tuple(cells)) if cells else None
 
 
-def counted(count: int, what: str) -> str:
+def format_count(count: int, what: str) -> str:
     """Return a number of things: `1 thread`, `2 threads`."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def number(value: float | None, form: str) -> str:
+def format_number(value: float | None, form: str) -> str:
     """Return a number, or a dash for one that isn't known."""
     return "-" if value is None else format(value, form)

@@ -45,35 +45,40 @@ def draw_spread(name: str, output: str, spread: ErrorSpread, agreed: Tolerance) 
         "Right: differences to eager against eager's own magnitude; the fuller the colour, the "
         "more elements, those without a difference in the lowest row; the line is the agreed "
         "bound, at the output's usual size.",
-        text=f"Errors of output {output}: {_share(same, spread.elements)} of {spread.elements:,} "
-        f"elements are the same as eager's, and the largest difference is below "
-        f"{_edge(largest + 1):.1g}.",
+        text=f"Errors of output {output}: {_format_share(same, spread.elements)} of "
+        f"{spread.elements:,} elements are the same as eager's, and the largest difference is "
+        f"below {10 ** ((largest + 1) / 2):.1g}.",
     )  # fmt: skip
 
 
 def draw_inputs(name: str, manifest: Manifest, target: TargetRecord) -> Picture | None:
     """Return how far the package lies from eager on each input: quantiles and the largest."""
-    found = [d for d in target.deviations if d.figures is not None and math.isfinite(d.max_abs)]
-    if not found:
+    deviations = [
+        d for d in target.deviations if d.figures is not None and math.isfinite(d.max_abs)
+    ]
+    if not deviations:
         return None
     # Those that come nearest to the bound, in the plan's order.
-    worst = sorted(found, key=lambda d: d.max_abs, reverse=True)[:INPUTS_DRAWN]
-    shown = [one for one in found if one in worst]
-    several = len({one.output for one in found}) > 1
+    worst = sorted(deviations, key=lambda d: d.max_abs, reverse=True)[:INPUTS_DRAWN]
+    shown = [one for one in deviations if one in worst]
+    has_several_outputs = len({one.output for one in deviations}) > 1
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
-        floor = 0.3 * min((q for d in shown for q in _sizes(d) if q > 0), default=1e-9)
-        for place, one in enumerate(shown):
-            _paint_input(axes, place, one, floor)
-        names = [_named(manifest, one, several=several) for one in shown]
+        floor = 0.3 * min((q for d in shown for q in _error_sizes(d) if q > 0), default=1e-9)
+        for row, deviation in enumerate(shown):
+            _paint_input(axes, row, deviation, floor)
+        names = [
+            _label(manifest, deviation, has_several_outputs=has_several_outputs)
+            for deviation in shown
+        ]
         axes.set_yticks(range(len(shown)), names, fontsize=8)
         axes.set_ylim(len(shown) - 0.4, -0.6)
         make_logarithmic(axes)
         axes.grid(axis="x")
         axes.set_xlabel("|package - eager|")
 
-    left_out = len(found) - len(shown)
+    left_out = len(deviations) - len(shown)
     top = max(shown, key=lambda d: d.max_abs)
     return draw(
         name, (7.9, 1.1 + 0.21 * len(shown)), paint,
@@ -88,11 +93,11 @@ def draw_inputs(name: str, manifest: Manifest, target: TargetRecord) -> Picture 
 
 def _paint_histogram(axes: Axes, spread: ErrorSpread) -> None:
     bins = [row[0] for row in (*spread.package, *spread.eager)]
-    seen = [one for one in bins if one > LOWEST_BIN] or [LOWEST_BIN + 1]
+    nonzero = [one for one in bins if one > LOWEST_BIN] or [LOWEST_BIN + 1]
     # What is exact stands a little left of the smallest error, as a bar of its own.
-    zero = min(seen) - 2
+    exact = min(nonzero) - 2
     for rows, label in ((spread.package, "package"), (spread.eager, "eager")):
-        places = [zero if row[0] == LOWEST_BIN else row[0] for row in rows]
+        places = [exact if row[0] == LOWEST_BIN else row[0] for row in rows]
         shares = [100.0 * row[1] / spread.elements for row in rows]
         edges = [place + 0.5 for place in places]
         if label == "package":
@@ -101,11 +106,11 @@ def _paint_histogram(axes: Axes, spread: ErrorSpread) -> None:
             axes.bar(
                 edges, shares, width=0.94, fill=False, edgecolor=SECOND, linewidth=1.6, label=label
             )
-    ticks = [one for one in range(min(seen), max(seen) + 2) if one % 2 == 0]
+    ticks = [one for one in range(min(nonzero), max(nonzero) + 2) if one % 2 == 0]
     ticks = ticks[:: max(1, math.ceil(len(ticks) / 6))]
     has_exact = LOWEST_BIN in bins
     labels = [*(["0"] if has_exact else []), *(f"1e{one // 2}" for one in ticks)]
-    axes.set_xticks([*([zero + 0.5] if has_exact else []), *map(float, ticks)], labels)
+    axes.set_xticks([*([exact + 0.5] if has_exact else []), *map(float, ticks)], labels)
     axes.set_xlabel("distance to float64")
     axes.set_ylabel("elements, %")
     axes.legend(loc="upper left", fontsize=8.5, handlelength=1.2)
@@ -145,34 +150,35 @@ def _label_halves(axis: object, ends: range, count: int) -> None:
     axis.set_ticks(ticks, [f"1e{one // 2}" for one in ticks])  # type: ignore[attr-defined]
 
 
-def _paint_input(axes: Axes, place: int, one: Deviation, floor: float) -> None:
-    assert one.figures is not None
-    median, _, upper = (max(floor, q) for q in (*one.figures.quantiles, 0.0, 0.0, 0.0)[:3])
-    color = MUTED if one.special else FIRST
-    is_bad = not one.accepted
+def _paint_input(axes: Axes, row: int, deviation: Deviation, floor: float) -> None:
+    assert deviation.figures is not None
+    median, _, upper = (max(floor, q) for q in (*deviation.figures.quantiles, 0.0, 0.0, 0.0)[:3])
+    color = MUTED if deviation.special else FIRST
+    is_bad = not deviation.accepted
     axes.plot(
-        [floor, max(floor, one.max_abs)], [place, place], color=FAINT, linewidth=0.8, zorder=1
+        [floor, max(floor, deviation.max_abs)], [row, row], color=FAINT, linewidth=0.8, zorder=1
     )
-    axes.plot([median, upper], [place, place], color=color, linewidth=4.0, alpha=0.45, zorder=2)
+    axes.plot([median, upper], [row, row], color=color, linewidth=4.0, alpha=0.45, zorder=2)
     axes.plot(
-        [max(floor, one.max_abs)], [place], marker="o", markersize=4.5, zorder=3, linestyle="none",
-        color=SECOND if is_bad else color, markerfacecolor="none" if one.special else None,
+        [max(floor, deviation.max_abs)], [row], marker="o", markersize=4.5, zorder=3,
+        linestyle="none", color=SECOND if is_bad else color,
+        markerfacecolor="none" if deviation.special else None,
     )  # fmt: skip
 
 
-def _sizes(one: Deviation) -> tuple[float, ...]:
-    return (*(one.figures.quantiles if one.figures else ()), one.max_abs)
+def _error_sizes(deviation: Deviation) -> tuple[float, ...]:
+    return (*(deviation.figures.quantiles if deviation.figures else ()), deviation.max_abs)
 
 
-def _named(manifest: Manifest, one: Deviation, *, several: bool) -> str:
-    name = one.case if len(one.case) <= 46 else one.case[:43] + "..."
-    named = several and not is_inside(one)
-    return f"{name}, {output_name(manifest, one.output)}" if named else name
+def _label(manifest: Manifest, deviation: Deviation, *, has_several_outputs: bool) -> str:
+    name = deviation.case if len(deviation.case) <= 46 else deviation.case[:43] + "..."
+    names_output = has_several_outputs and not is_inside_graph(deviation)
+    return f"{name}, {output_name(manifest, deviation.output)}" if names_output else name
 
 
-def is_inside(one: Deviation) -> bool:
-    """Tell whether values inside the graph were compared, which have no names of outputs."""
-    return one.case.startswith("inside, ")
+def is_inside_graph(deviation: Deviation) -> bool:
+    """Return whether values inside the graph were compared, which have no names of outputs."""
+    return deviation.case.startswith("inside, ")
 
 
 def output_name(manifest: Manifest, index: int) -> str:
@@ -181,12 +187,7 @@ def output_name(manifest: Manifest, index: int) -> str:
     return outputs[index].name if index < len(outputs) else str(index)
 
 
-def _edge(place: int) -> float:
-    """Return the lower end of a bin."""
-    return float(10 ** (place / 2))
-
-
-def _share(part: int, whole: int) -> str:
+def _format_share(part: int, whole: int) -> str:
     return f"{100.0 * part / whole:.3g} %" if whole else "none"
 
 
@@ -198,8 +199,8 @@ def draw_latency(name: str, target: TargetRecord) -> Picture | None:
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
-        for place, timing in enumerate(timings):
-            _paint(axes, place, timing)
+        for row, timing in enumerate(timings):
+            _paint_timing(axes, row, timing)
         axes.set_yticks(range(len(timings)), [timing.case[:46] for timing in timings])
         axes.set_ylim(len(timings) - 0.4, -0.6)
         make_logarithmic(axes)
@@ -211,26 +212,26 @@ def draw_latency(name: str, target: TargetRecord) -> Picture | None:
             bbox_to_anchor=(0.5, 1.0), fontsize=8.5,
         )  # fmt: skip
 
-    told = "; ".join(
-        f"at {t.case} eager takes {milliseconds(t.eager_s)} and the package "
-        f"{milliseconds(t.package_s)}" for t in timings
+    latencies = "; ".join(
+        f"at {t.case} eager takes {format_milliseconds(t.eager_s)} and the package "
+        f"{format_milliseconds(t.package_s)}" for t in timings
     )  # fmt: skip
     has_intervals = any(t.package_high_s for t in timings)
     return draw(
         name, (7.9, 1.2 + 0.65 * len(timings)), paint,
         caption="Medians of calls made in turns"
         + (", with 95 % intervals." if has_intervals else "."),
-        text=f"Latency: {told}.",
+        text=f"Latency: {latencies}.",
     )  # fmt: skip
 
 
-def _paint(axes: Axes, place: int, timing: Timing) -> None:
+def _paint_timing(axes: Axes, row: int, timing: Timing) -> None:
     rows = (
         ("eager", SECOND, -0.17, timing.eager_s, timing.eager_low_s, timing.eager_high_s),
         ("package", FIRST, 0.17, timing.package_s, timing.package_low_s, timing.package_high_s),
     )
     for label, color, shift, median, low, high in rows:
-        y = place + shift
+        y = row + shift
         axes.plot(
             [median * 1e3], [y], marker="o", markersize=6, color=color, label=label,
             linestyle="none", zorder=3,
@@ -238,11 +239,11 @@ def _paint(axes: Axes, place: int, timing: Timing) -> None:
         if high:
             axes.plot([low * 1e3, high * 1e3], [y, y], color=color, linewidth=2.5, alpha=0.6)
         axes.annotate(
-            milliseconds(median), (max(median, high) * 1e3, y), xytext=(7, 0), fontsize=8.5,
+            format_milliseconds(median), (max(median, high) * 1e3, y), xytext=(7, 0), fontsize=8.5,
             textcoords="offset points", va="center", color=INK,
         )  # fmt: skip
 
 
-def milliseconds(seconds: float) -> str:
+def format_milliseconds(seconds: float) -> str:
     """Return seconds as milliseconds with three digits, or all of them from a second on."""
     return f"{seconds * 1e3:,.0f} ms" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"

@@ -17,13 +17,13 @@ from handoff.artifacts.release.manifest import Manifest
 WIDTH = 800
 GRAPH_COLUMNS = ("module", "as delivered", "as compiled", "what passes changed", "leads to")
 _BOX_WIDTH, _LEFT, _RIGHT, _GAP, _LINE = 290, 85, 425, 18, 15
-_WORDS_AT_MOST, _PATH_AT_MOST, _LINES_AT_MOST = 42, 36, 4
-_ARC_STEP, _ARC_AT_MOST = 9, 74
+_MAX_LINE_CHARACTERS, _MAX_PATH_CHARACTERS, _MAX_LINES = 42, 36, 4
+_ARC_STEP, _MAX_ARC = 9, 74
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line in a box: its words, their place, and whether it tells of a change."""
+    """One line in a box: its words, their place, and whether it shows a change."""
 
     words: str
     y: int
@@ -74,12 +74,12 @@ def lay_out(manifest: Manifest) -> GraphPicture | None:
         for graph, x in columns
         for module in graph.modules
     ]
-    kept = {module.path for module in graphs.compiled.modules}
+    compiled_paths = {module.path for module in graphs.compiled.modules}
     for module in graphs.delivered.modules:
-        if module.path not in kept:
-            place = (tops[module.path], heights[module.path])
-            gone = FoldedModule(f"{module.path}, gone", {})
-            box = _box(gone, {gone.path: changes.get(module.path, [])}, _RIGHT, place)
+        if module.path not in compiled_paths:
+            row = (tops[module.path], heights[module.path])
+            removed = FoldedModule(f"{module.path}, gone", {})
+            box = _box(removed, {removed.path: changes.get(module.path, [])}, _RIGHT, row)
             boxes.append(replace(box, is_gone=True))
     arrows = [arrow for graph, x in columns for arrow in _arrows(graph, x, tops, heights)]
     changed = sum(box.is_changed and box.x == _RIGHT for box in boxes)
@@ -95,7 +95,7 @@ def lay_out(manifest: Manifest) -> GraphPicture | None:
     )
 
 
-def kinds(operators: Mapping[str, int]) -> str:
+def format_operators(operators: Mapping[str, int]) -> str:
     """Return operators with their counts, the most frequent first: `conv2d 2, relu`."""
     # A record's keys are in the alphabet's order.
     ordered = sorted(operators.items(), key=lambda pair: (pair[0] == "other", -pair[1]))
@@ -104,16 +104,16 @@ def kinds(operators: Mapping[str, int]) -> str:
 
 def _changes(effects: Iterable[PassEffect]) -> dict[str, list[tuple[str, str]]]:
     """Return for each box what passes took out and put in, each with the pass's number."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    changes: dict[str, list[tuple[str, str]]] = {}
     for number, effect in enumerate(effects, start=1):
         for change in effect.changes:
             for kind, sign, operators in (
                 ("removed", "−", change.removed), ("added", "+", change.added),
             ):  # fmt: skip
                 if operators:
-                    told = f"{sign} {kinds(operators)}  (pass {number})"
-                    found.setdefault(change.path, []).append((kind, told))
-    return found
+                    text = f"{sign} {format_operators(operators)}  (pass {number})"
+                    changes.setdefault(change.path, []).append((kind, text))
+    return changes
 
 
 def _rows(
@@ -130,7 +130,7 @@ def _rows(
             order.insert(after, module.path)
     top, tops, heights = 34, {}, {}
     for path in order:
-        lines = 1 + min(_LINES_AT_MOST, len(changes.get(path, ())))
+        lines = 1 + min(_MAX_LINES, len(changes.get(path, ())))
         tops[path], heights[path] = top, 26 + lines * _LINE
         top += heights[path] + _GAP
     return tops, heights
@@ -143,27 +143,27 @@ def _box(
     row: tuple[int, int],
 ) -> Box:
     y, height = row
-    told = changes.get(module.path, []) if x == _RIGHT else []
-    words = [("path", _short_path(module.path)), *_contents(module), *told[:_LINES_AT_MOST]]
-    if len(told) > _LINES_AT_MOST:
-        words[-1] = ("operators", f"and {len(told) - _LINES_AT_MOST + 1} further changes")
+    changed_lines = changes.get(module.path, []) if x == _RIGHT else []
+    contents = [("path", _truncate_path(module.path))]
+    if module.operators:
+        contents.append(("operators", format_operators(module.operators)))
+    contents += changed_lines[:_MAX_LINES]
+    if len(changed_lines) > _MAX_LINES:
+        contents[-1] = ("operators", f"and {len(changed_lines) - _MAX_LINES + 1} further changes")
     lines = (
-        Line(_short(text), y + 17 + place * _LINE, kind) for place, (kind, text) in enumerate(words)
+        Line(_truncate(text), y + 17 + index * _LINE, kind)
+        for index, (kind, text) in enumerate(contents)
     )
-    return Box(module.path, x, y, _BOX_WIDTH, height, tuple(lines), bool(told))
+    return Box(module.path, x, y, _BOX_WIDTH, height, tuple(lines), bool(changed_lines))
 
 
-def _contents(module: FoldedModule) -> list[tuple[str, str]]:
-    return [("operators", kinds(module.operators))] if module.operators else []
+def _truncate(text: str) -> str:
+    return text if len(text) <= _MAX_LINE_CHARACTERS else text[: _MAX_LINE_CHARACTERS - 1] + "…"
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _WORDS_AT_MOST else text[: _WORDS_AT_MOST - 1] + "…"
-
-
-def _short_path(path: str) -> str:
+def _truncate_path(path: str) -> str:
     # Its end says which one of many that begin alike. Paths are set bold, so that fewer fit.
-    return path if len(path) <= _PATH_AT_MOST else "…" + path[1 - _PATH_AT_MOST :]
+    return path if len(path) <= _MAX_PATH_CHARACTERS else "…" + path[1 - _MAX_PATH_CHARACTERS :]
 
 
 def _arrows(
@@ -171,20 +171,20 @@ def _arrows(
 ) -> Iterable[str]:
     """Give an arrow for each edge: straight to the next row, else around the boxes between."""
     ordered = sorted(tops, key=lambda path: tops[path])
-    places = {path: place for place, path in enumerate(ordered)}
-    own = sorted(places[module.path] for module in graph.modules)
+    rows = {path: row for row, path in enumerate(ordered)}
+    own_rows = sorted(rows[module.path] for module in graph.modules)
     for module in graph.modules:
         for target in module.feeds:
-            source, end = places[module.path], places[graph.modules[target].path]
+            source, end = rows[module.path], rows[graph.modules[target].path]
             top, bottom = tops[module.path], tops[module.path] + heights[module.path]
             goal = tops[graph.modules[target].path]
-            if own.index(end) - own.index(source) == 1:
+            if own_rows.index(end) - own_rows.index(source) == 1:
                 middle = x + _BOX_WIDTH // 2
                 yield f"M{middle} {bottom} V{goal - 1}"
                 continue
             outward = -1 if x == _LEFT else 1
             side = x if outward < 0 else x + _BOX_WIDTH
-            bend = min(_ARC_AT_MOST, 12 + _ARC_STEP * abs(own.index(end) - own.index(source)))
+            bend = min(_MAX_ARC, 12 + _ARC_STEP * abs(own_rows.index(end) - own_rows.index(source)))
             away = side + outward * bend
             begin = (top + bottom) // 2 + (6 if end > source else -6)
             finish = goal + heights[graph.modules[target].path] // 2 + (-6 if end > source else 6)
@@ -200,12 +200,12 @@ def _table(
     for path in dict.fromkeys([*before, *after, *changes]):
         graph = graphs.compiled if path in after else graphs.delivered
         module = after.get(path) or before.get(path)
-        feeds = [graph.modules[place].path for place in module.feeds] if module else []
-        is_given = path == INPUTS
+        feeds = [graph.modules[index].path for index in module.feeds] if module else []
+        is_inputs = path == INPUTS
         yield (
             path,
-            kinds(before[path].operators) if path in before else "",
-            kinds(after[path].operators) if path in after else "",
-            "" if is_given else "; ".join(told for _, told in changes.get(path, ())),
+            format_operators(before[path].operators) if path in before else "",
+            format_operators(after[path].operators) if path in after else "",
+            "" if is_inputs else "; ".join(text for _, text in changes.get(path, ())),
             ", ".join(feeds),
         )

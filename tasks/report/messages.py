@@ -11,7 +11,7 @@ from handoff.artifacts.record import Job
 
 
 @dataclass(frozen=True)
-class ShowRefusedJob(Job["ShownRefused"]):
+class ShowRefusedJob(Job["ShowRefusedResult"]):
     """Show a refused release in MLflow.
 
     `folder` is where its record and its report are, as far as it came to these.
@@ -23,7 +23,7 @@ class ShowRefusedJob(Job["ShownRefused"]):
 
 
 @dataclass(frozen=True)
-class ShownRefused:
+class ShowRefusedResult:
     """Where MLflow shows it, relative to the UI's own address."""
 
     place: str

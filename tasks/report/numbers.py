@@ -11,7 +11,7 @@ from handoff.artifacts.release.evidence import Candidate, pareto
 from handoff.artifacts.release.interval import Interval, measured_size, size
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.report.cells import Cell, Table, table
-from handoff.tasks.report.error_pictures import is_inside, output_name
+from handoff.tasks.report.error_pictures import is_inside_graph, output_name
 from handoff.tasks.report.standalone import FIRST, MUTED, SECOND, Picture, draw, make_logarithmic
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _OUTPUTS_SHOWN = 40
 
 
 @dataclass(frozen=True)
-class Need:
+class ToleranceNeed:
     """What tolerance one output would need on some inputs, beside what was agreed.
 
     `share` is how much of the agreed bound the worst element takes, in percent: over 100 it broke
@@ -48,39 +48,41 @@ class Need:
         return 100.0 * self.required_rtol / self.agreed.rtol
 
 
-def needs_of(manifest: Manifest, target: TargetRecord, *, special: bool = False) -> list[Need]:
+def tolerance_needs(
+    manifest: Manifest, target: TargetRecord, *, special: bool = False
+) -> list[ToleranceNeed]:
     """Return what each output needs over the ordinary inputs, or over the special ones."""
-    found = []
-    compared = [d for d in target.deviations if d.special == special and not is_inside(d)]
+    needs = []
+    compared = [d for d in target.deviations if d.special == special and not is_inside_graph(d)]
     for output in sorted({d.output for d in compared}):
-        own = [d for d in compared if d.output == output]
+        deviations = [d for d in compared if d.output == output]
         name = output_name(manifest, output)
-        found.append(
-            Need(
+        needs.append(
+            ToleranceNeed(
                 output=name,
-                dtype=own[0].dtype,
-                agreed=manifest.recipe.tolerance_for(own[0].dtype, name, target.slug),
-                max_abs=max(d.max_abs for d in own),
-                required_rtol=max(d.required_rtol for d in own),
-                rmse_package=pooled_rmse((d.elements, d.rmse_package) for d in own) or 0.0,
-                rmse_eager=pooled_rmse((d.elements, d.rmse_eager) for d in own) or 0.0,
-                is_accepted=all(d.accepted for d in own),
+                dtype=deviations[0].dtype,
+                agreed=manifest.recipe.tolerance_for(deviations[0].dtype, name, target.slug),
+                max_abs=max(d.max_abs for d in deviations),
+                required_rtol=max(d.required_rtol for d in deviations),
+                rmse_package=pooled_rmse((d.elements, d.rmse_package) for d in deviations) or 0.0,
+                rmse_eager=pooled_rmse((d.elements, d.rmse_eager) for d in deviations) or 0.0,
+                is_accepted=all(d.accepted for d in deviations),
             )
         )
-    return found[:_OUTPUTS_SHOWN]
+    return needs[:_OUTPUTS_SHOWN]
 
 
 def needs_table(manifest: Manifest, target: TargetRecord) -> Table | None:
     """Return the tolerance that each output needs on ordinary inputs, beside the agreed one."""
     rows = [
         (
-            *_needed(one),
-            f"{one.rmse_package:.2e}",
-            f"{one.rmse_eager:.2e}",
-            f"at most {one.agreed.rmse_factor:g} times eager's",
-            _answer(one),
+            *_need_cells(need),
+            f"{need.rmse_package:.2e}",
+            f"{need.rmse_eager:.2e}",
+            f"at most {need.agreed.rmse_factor:g} times eager's",
+            _accepted_cell(need),
         )
-        for one in needs_of(manifest, target)
+        for need in tolerance_needs(manifest, target)
     ]
     columns = (*_NEEDED, "RMSE to float64", "eager's RMSE", "agreed RMSE", "accepted")
     return table("Ordinary inputs: tolerance needed, and agreed", columns, rows)
@@ -88,7 +90,8 @@ def needs_table(manifest: Manifest, target: TargetRecord) -> Table | None:
 
 def special_needs_table(manifest: Manifest, target: TargetRecord) -> Table | None:
     """Return the same of special inputs: zeros, extremes, NaN, what the graph itself asks for."""
-    rows = [(*_needed(one), _answer(one)) for one in needs_of(manifest, target, special=True)]
+    needs = tolerance_needs(manifest, target, special=True)
+    rows = [(*_need_cells(need), _accepted_cell(need)) for need in needs]
     return table("Special inputs", (*_NEEDED, "accepted"), rows)
 
 
@@ -97,24 +100,24 @@ _NEEDED = (
 )  # fmt: skip
 
 
-def _needed(one: Need) -> tuple[str | Cell, ...]:
+def _need_cells(need: ToleranceNeed) -> tuple[str | Cell, ...]:
     return (
-        Cell(one.output, "code"),
-        one.dtype,
-        f"{one.max_abs:.2e}",
-        f"{one.agreed.atol:g}",
-        f"{one.required_rtol:.1e}" if one.required_rtol else "none, atol suffices",
-        f"{one.agreed.rtol:g}",
-        "-" if one.share is None else percent(one.share),
+        Cell(need.output, "code"),
+        need.dtype,
+        f"{need.max_abs:.2e}",
+        f"{need.agreed.atol:g}",
+        f"{need.required_rtol:.1e}" if need.required_rtol else "none, atol suffices",
+        f"{need.agreed.rtol:g}",
+        "-" if need.share is None else format_percent(need.share),
     )
 
 
-def _answer(one: Need) -> Cell:
-    return Cell("yes", "good") if one.is_accepted else Cell("no", "bad")
+def _accepted_cell(need: ToleranceNeed) -> Cell:
+    return Cell("yes", "good") if need.is_accepted else Cell("no", "bad")
 
 
-def percent(share: float) -> str:
-    """Return a share that is told in percent, with the digits that tell something."""
+def format_percent(share: float) -> str:
+    """Return a share in percent, with the digits that are significant."""
     if 0 < share < 0.1:
         return "<0.1 %"
     return f"{share:,.0f} %" if share >= 99.5 else f"{share:.2g} %"
@@ -126,7 +129,7 @@ def comparisons_table(manifest: Manifest, target: TargetRecord) -> Table | None:
     rows = [
         (
             d.case,
-            "-" if is_inside(d) else Cell(output_name(manifest, d.output), "code"),
+            "-" if is_inside_graph(d) else Cell(output_name(manifest, d.output), "code"),
             f"{d.max_abs:.2e}",
             f"{d.rmse_package:.2e}",
             f"{d.rmse_eager:.2e}",
@@ -141,7 +144,7 @@ def comparisons_table(manifest: Manifest, target: TargetRecord) -> Table | None:
     return table(caption + (f", without {more} more" if more > 0 else ""), columns, rows)
 
 
-_RACED = 3
+_RACED_SIZES = 3
 # An error of 0 has no place on a logarithmic axis; this is below float32's last digit.
 _NO_ERROR = 1e-9
 
@@ -169,32 +172,34 @@ def search_rows(target: TargetRecord) -> list[tuple[str, ...]]:
         (
             one.name,
             "shipped" if one.name == shipped else "Pareto front" if one in front else "",
-            _ratio(one, 0),
-            _ratio(one, 1) if len(one.ratios) == _RACED else "-",
-            _ratio(one, -1),
+            _format_ratio(one, 0),
+            _format_ratio(one, 1) if len(one.ratios) == _RACED_SIZES else "-",
+            _format_ratio(one, -1),
             f"{one.max_abs:.2g}" if one.compile_s else "-",
             *([one.metric.brief if one.metric else "-"] if _has_metric(target) else []),
             measured_size(one.size_bytes),
             f"{one.compile_s:.1f} s" if one.compile_s else "-",
-            "" if one.name == shipped else "; ".join(one.reasons)[:160] or _why_not(one),
+            "" if one.name == shipped else "; ".join(one.reasons)[:160] or _reason_not_shipped(one),
         )
         for one in target.candidates
     ]
 
 
-def _why_not(one: Candidate) -> str:
+def _reason_not_shipped(candidate: Candidate) -> str:
     """Return why a variant that nothing is wrong with isn't shipped."""
-    if not one.ratios:
+    if not candidate.ratios:
         return "not timed"
-    if any(high < 1.0 for high in one.ratios_high):
+    if any(high < 1.0 for high in candidate.ratios_high):
         return "slower than plain"
-    return "another is faster" if one.is_faster() else "not significantly faster than plain"
+    return "another is faster" if candidate.is_faster() else "not significantly faster than plain"
 
 
-def _ratio(one: Candidate, place: int) -> str:
-    if not one.ratios:
+def _format_ratio(candidate: Candidate, index: int) -> str:
+    if not candidate.ratios:
         return "-"
-    return Interval(one.ratios[place], one.ratios_low[place], one.ratios_high[place]).text
+    return Interval(
+        candidate.ratios[index], candidate.ratios_low[index], candidate.ratios_high[index]
+    ).text
 
 
 def draw_search(name: str, target: TargetRecord) -> Picture | None:
@@ -212,7 +217,7 @@ def draw_search(name: str, target: TargetRecord) -> Picture | None:
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
         for one in timed:
-            _draw(axes, one, target.chosen, on_front=one in front)
+            _paint_variant(axes, one, target.chosen, on_front=one in front)
         ordered = sorted(
             (one for one in timed if one in front), key=lambda one: (one.max_abs, one.speed())
         )
@@ -224,23 +229,23 @@ def draw_search(name: str, target: TargetRecord) -> Picture | None:
         axes.set_xlabel("largest error to eager")
         axes.set_ylabel("times as fast as the plain package")
 
-    told = ", ".join(f"{one.name} {one.speed():.2f} times as fast" for one in timed)
+    speeds = ", ".join(f"{one.name} {one.speed():.2f} times as fast" for one in timed)
     return draw(
         name, (7.9, 4.2), paint,
         caption="What was tried: speed against error, size as area, 95 % intervals. Blue: nothing "
         "else is better in speed, error, size and compile time; orange: shipped.",
-        text=f"Variants of {target.slug}: {told}; shipped is {target.chosen or 'the plain one'}.",
+        text=f"Variants of {target.slug}: {speeds}; shipped is {target.chosen or 'the plain one'}.",
     )  # fmt: skip
 
 
-def _draw(axes: Axes, one: Candidate, chosen: str, *, on_front: bool) -> None:
-    color = SECOND if one.name == chosen else FIRST if on_front else MUTED
-    x = max(one.max_abs, _NO_ERROR)
-    low, high = min(one.ratios_low), max(one.ratios_high)
+def _paint_variant(axes: Axes, candidate: Candidate, chosen: str, *, on_front: bool) -> None:
+    color = SECOND if candidate.name == chosen else FIRST if on_front else MUTED
+    x = max(candidate.max_abs, _NO_ERROR)
+    low, high = min(candidate.ratios_low), max(candidate.ratios_high)
     axes.plot([x, x], [low, high], color=color, linewidth=1.2, zorder=2)
-    axes.scatter(x, one.speed(), s=20 + one.size_bytes / 5e5, color=color, zorder=3)
-    text = f"{one.name}\n{size(one.size_bytes)}, {one.compile_s:.0f} s"
+    axes.scatter(x, candidate.speed(), s=20 + candidate.size_bytes / 5e5, color=color, zorder=3)
+    text = f"{candidate.name}\n{size(candidate.size_bytes)}, {candidate.compile_s:.0f} s"
     axes.annotate(
-        text + ("\nshipped" if one.name == chosen else ""), (x, one.speed()), xytext=(8, 0),
-        textcoords="offset points", fontsize=8, va="center",
+        text + ("\nshipped" if candidate.name == chosen else ""), (x, candidate.speed()),
+        xytext=(8, 0), textcoords="offset points", fontsize=8, va="center",
     )  # fmt: skip

@@ -18,12 +18,12 @@ from handoff.artifacts.release.layout import REPORT_FILE
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.artifacts.release.mechanics import Mechanics, is_survived
 from handoff.tasks.report import first_screen, view
-from handoff.tasks.report.cells import Cell, Table, counted, table
+from handoff.tasks.report.cells import Cell, Table, format_count, table
 from handoff.tasks.report.error_pictures import (
     draw_inputs,
     draw_latency,
     draw_spread,
-    milliseconds,
+    format_milliseconds,
     output_name,
 )
 from handoff.tasks.report.graph_picture import GRAPH_COLUMNS, lay_out
@@ -88,7 +88,7 @@ def render_release(manifest: Manifest) -> str:
             passes=view.passes_table(manifest),
             graph=graph,
             graph_table=graph and table("The graph", GRAPH_COLUMNS, graph.rows),
-            parts=[_view(manifest, place) for place in range(len(manifest.targets))],
+            parts=[_target_view(manifest, index) for index in range(len(manifest.targets))],
             toolchain=table("Toolchain", (), sorted(manifest.toolchain.items())),
             digests=view.digests_table(manifest),
             commands=repeating_commands(manifest),
@@ -102,19 +102,19 @@ def environment() -> Environment:
     """Return what renders templates: all that they are given is escaped, and made printable."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    found = Environment(
+    templates = Environment(
         loader=PackageLoader("handoff.tasks.report"),
         autoescape=True,
-        finalize=_shown,
+        finalize=_finalize,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters["unbroken"] = _unbroken
-    return found
+    templates.filters["unbroken"] = _keep_numbers_unbroken
+    return templates
 
 
-def _unbroken(text: str) -> Markup:
+def _keep_numbers_unbroken(text: str) -> Markup:
     """Return markup of a text in which no line ends within a number: `1e-06` may end one at its -.
 
     The text's own characters stay as they are, so that what is copied off the page can be searched.
@@ -123,18 +123,18 @@ def _unbroken(text: str) -> Markup:
     return Markup(_POWER.sub(r'<b class="whole">\g<0></b>', plain))  # noqa: S704 - escaped above
 
 
-def _shown(value: object) -> object:
+def _finalize(value: object) -> object:
     """Return what a template is to show; pictures and their texts are markup already."""
     if isinstance(value, Markup):
         return Markup(printable(value))  # noqa: S704 - as it was, but for what is not printed
     return printable(value) if isinstance(value, str) else value
 
 
-def _view(manifest: Manifest, place: int) -> TargetView:
-    target = manifest.targets[place]
+def _target_view(manifest: Manifest, index: int) -> TargetView:
+    target = manifest.targets[index]
     # Ids on the page are made of these, so that they hold nothing of a delivery's.
-    own = f"t{place}"
-    is_drawn = place < _TARGETS_DRAWN
+    prefix = f"t{index}"
+    is_drawn = index < _TARGETS_DRAWN
     budget = _SPREADS_DRAWN // min(len(manifest.targets), _TARGETS_DRAWN)
     spreads = target.spreads[: budget if is_drawn else 0]
     return TargetView(
@@ -144,11 +144,11 @@ def _view(manifest: Manifest, place: int) -> TargetView:
         comparisons=comparisons_table(manifest, target),
         spreads=tuple(
             draw_spread(
-                f"{own}-spread{spread.output}",
+                f"{prefix}-spread{spread.output}",
                 output_name(manifest, spread.output),
                 spread,
                 manifest.recipe.tolerance_for(
-                    _dtype(manifest, spread.output),
+                    _output_dtype(manifest, spread.output),
                     output_name(manifest, spread.output),
                     target.slug,
                 ),
@@ -156,37 +156,37 @@ def _view(manifest: Manifest, place: int) -> TargetView:
             for spread in spreads
         ),
         spreads_left_out=len(target.spreads) - len(spreads),
-        inputs=draw_inputs(f"{own}-inputs", manifest, target) if is_drawn else None,
-        latency=draw_latency(f"{own}-latency", target) if is_drawn else None,
+        inputs=draw_inputs(f"{prefix}-inputs", manifest, target) if is_drawn else None,
+        latency=draw_latency(f"{prefix}-latency", target) if is_drawn else None,
         timings=view.timings_table(manifest, target),
-        search=draw_search(f"{own}-search", target) if is_drawn else None,
+        search=draw_search(f"{prefix}-search", target) if is_drawn else None,
         variants=table("Variants", search_columns(target), search_rows(target)),
         mechanics=table("Without Python", (), mechanics_rows(target.mechanics))
         if target.mechanics
         else None,
-        hostile=_hostile(target.mechanics),
+        hostile=_hostile_table(target.mechanics),
         is_drawn=is_drawn,
     )
 
 
-def _dtype(manifest: Manifest, output: int) -> str:
+def _output_dtype(manifest: Manifest, output: int) -> str:
     outputs = manifest.signature.outputs
     return outputs[output].dtype if output < len(outputs) else "float32"
 
 
-def _hostile(found: Mechanics | None) -> Table | None:
-    if found is None:
+def _hostile_table(mechanics: Mechanics | None) -> Table | None:
+    if mechanics is None:
         return None
     # What the checks refuse is well, whatever the package alone does.
     rows = [
         (
-            one.hostile,
-            one.package,
-            Cell(one.guarded, "good" if is_survived(one.hostile, one.guarded) else "bad"),
-            one.told[:120],
+            trial.hostile,
+            trial.package,
+            Cell(trial.guarded, "good" if is_survived(trial.hostile, trial.guarded) else "bad"),
+            trial.told[:120],
         )
-        for one in found.trials
-        if one.needs_guard or not is_survived(one.hostile, one.guarded)
+        for trial in mechanics.trials
+        if trial.needs_guard or not is_survived(trial.hostile, trial.guarded)
     ]
     columns = ("input", "the package alone", "with its checks", "message")
     return table("Inputs that the package alone doesn't refuse", columns, rows)
@@ -198,7 +198,7 @@ def repeating_commands(manifest: Manifest) -> str:
     again = ("handoff release delivery --rebuild", "all of it")
     if manifest.recipe != Recipe():
         again = ("handoff release delivery --recipe FILE --rebuild", "all of it, by your recipe")
-    told = (
+    commands = (
         (f"handoff pull {version} --to release", "the packages, verified"),
         (f"handoff pull {version} --delivery --to delivery", "what they were made from"),
         ("handoff verify release --delivery delivery", "every comparison above, again"),
@@ -206,33 +206,35 @@ def repeating_commands(manifest: Manifest) -> str:
         again,
         (f"handoff show {version} --json", "this record"),
     )
-    width = max(len(command) for command, _ in told)
-    return "\n".join(f"{command:{width}}  # {does}" for command, does in told)
+    width = max(len(command) for command, _ in commands)
+    return "\n".join(f"{command:{width}}  # {does}" for command, does in commands)
 
 
-def mechanics_rows(found: Mechanics) -> Rows:
+def mechanics_rows(mechanics: Mechanics) -> Rows:
     """Return what was measured: opening, calls a second, memory, replays; a row each."""
     rows: Rows = [
         (
             f"open {one.file}",
-            f"{milliseconds(one.open_s)}, first call {milliseconds(one.first_call_s)}, "
-            f"{one.opened_bytes / 2**20:.1f} MiB on top of libtorch's {one.libtorch_bytes >> 20}",
+            f"{format_milliseconds(one.open_s)}, first call "
+            f"{format_milliseconds(one.first_call_s)}, {one.opened_bytes / 2**20:.1f} MiB on top "
+            f"of libtorch's {one.libtorch_bytes >> 20}",
         )
-        for one in found.openings
+        for one in mechanics.openings
     ]
     rows += [
-        (counted(one.threads, "thread"), f"{one.calls_per_s:,.0f} calls/s") for one in found.rates
+        (format_count(one.threads, "thread"), f"{one.calls_per_s:,.0f} calls/s")
+        for one in mechanics.rates
     ]
-    if found.growth is not None:
-        grown = max(0, found.growth.second_half_bytes) / 2**20
-        rows.append((f"memory over {found.growth.calls} calls", f"grew by {grown:.1f} MiB"))
+    if mechanics.growth is not None:
+        grown = max(0, mechanics.growth.second_half_bytes) / 2**20
+        rows.append((f"memory over {mechanics.growth.calls} calls", f"grew by {grown:.1f} MiB"))
     rows += [
         (
             f"replay of {one.file}, {one.threads} at once, "
-            f"{counted(one.intra_op, 'thread')} a call",
+            f"{format_count(one.intra_op, 'thread')} a call",
             f"{one.calls} calls, {one.calls - one.different} bit-identical to Python's",
         )
-        for one in found.replays
+        for one in mechanics.replays
     ]
     return rows
 

@@ -10,7 +10,6 @@ import html
 import io
 import re
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 # Matplotlib wants numbers for colours, the page has names for them: these stand for one another.
 INK, MUTED, FAINT = "#101010", "#606060", "#d0d0d0"
 FIRST, SECOND, THIRD = "#0070b0", "#d05000", "#009070"
-_NAMES = {
+_CSS_VARIABLES = {
     INK: "--ink", MUTED: "--muted", FAINT: "--line",
     FIRST: "--first", SECOND: "--second", THIRD: "--third",
 }  # fmt: skip
@@ -52,15 +51,6 @@ class Picture:
     text: str
 
 
-def drawing() -> AbstractContextManager[Any]:
-    """Set Matplotlib up for as long as a picture is drawn; the same record gives the same bytes."""
-    import matplotlib as mpl
-
-    # Its stubs name every setting there is.
-    settings: Any = _SETTINGS
-    return mpl.rc_context(settings)
-
-
 def make_logarithmic(axes: Axes) -> None:
     """Scale the x axis by powers of ten, with plain numbers at them and between them none."""
     from matplotlib.ticker import NullFormatter
@@ -79,14 +69,17 @@ def draw(
     text: str,
 ) -> Picture:
     """Return what `paint` draws on a figure of `size` (inches); `name` is unique on the page."""
+    import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    with drawing():
+    # Its stubs name every setting there is.
+    settings: Any = _SETTINGS
+    with mpl.rc_context(settings):
         figure = Figure(figsize=size, layout="constrained")
         paint(figure)
-        written = io.BytesIO()
-        figure.savefig(written, format="svg", metadata={"Date": None}, transparent=True)
-    return Picture(_inline(written.getvalue().decode(), name, text), caption, text)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+    return Picture(_inline(buffer.getvalue().decode(), name, text), caption, text)
 
 
 def _inline(document: str, name: str, text: str) -> Markup:
@@ -97,7 +90,7 @@ def _inline(document: str, name: str, text: str) -> Markup:
     # Several pictures stand on one page, and Matplotlib numbers each one's parts from one.
     svg = re.sub(r'\bid="([^"]*)"', rf'id="{name}-\1"', svg)
     svg = re.sub(r'(url\(|href=")#', rf"\1#{name}-", svg)
-    for color, variable in _NAMES.items():
+    for color, variable in _CSS_VARIABLES.items():
         svg = svg.replace(color, f"var({variable})")
     svg = re.sub(r"(font: [^;\"]*px) [^;\"]*", r"\1 var(--font)", svg)
     svg = re.sub(r"\n\s*", "\n", svg)
@@ -154,8 +147,8 @@ def render_page(report: str, pictures: Mapping[str, str]) -> str:
         start = svg.find("<svg")
         figure = f"<figure>{svg[start:]}</figure>\n"
         mention = re.compile(rf"<p>[^<]*<code>{re.escape(name)}</code>[^<]*</p>\n")
-        found = mention.search(body)
-        body = body[: found.start()] + figure + body[found.end() :] if found else body + figure
+        match = mention.search(body)
+        body = body[: match.start()] + figure + body[match.end() :] if match else body + figure
     title = html.escape(printable(report).partition("\n")[0].lstrip("# "))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

@@ -13,7 +13,7 @@ from handoff.artifacts.release.interval import measured_size, ratio
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.report.cells import Cell, Table, table
-from handoff.tasks.report.first_screen import moment, origin
+from handoff.tasks.report.first_screen import format_time, origin
 from handoff.tasks.report.page import environment
 from handoff.tasks.report.standalone import FIRST, INK, SECOND, Picture, draw
 from handoff.tasks.report.view import verdict_cell
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SECTIONS = ("source", "contract", "passes", "recipe", "toolchain")
-# A screen reader is told of so many versions; the table has all.
-_IN_WORDS = 12
+# A screen reader reads so many versions; the table has all.
+_VERSIONS_IN_TEXT = 12
 _FIGURES = ("target", "", "verdict", "largest error", "RMSE / eager's", "over eager", "size")
 
 
@@ -47,7 +47,7 @@ def render_difference(before: NamedVersion, after: NamedVersion) -> str:
     ]
     columns = ("", before.name, after.name)
     tables = [table(section.capitalize(), columns, rows) for section, rows in by_section]
-    named = {section for section, _ in by_section}
+    differing = {section for section, _ in by_section}
     return (
         environment()
         .get_template("difference.html.j2")
@@ -55,24 +55,24 @@ def render_difference(before: NamedVersion, after: NamedVersion) -> str:
             before=before.name,
             after=after.name,
             origins=[origin(one.manifest) for one in (before, after)],
-            figures=table("Numbers, speed, size", _FIGURES, _side_by_side(before, after)),
+            figures=table("Numbers, speed, size", _FIGURES, _comparison_rows(before, after)),
             sections=tables,
-            alike=", ".join(section for section in _SECTIONS if section not in named),
+            alike=", ".join(section for section in _SECTIONS if section not in differing),
         )
     )
 
 
-def _side_by_side(before: NamedVersion, after: NamedVersion) -> Iterator[tuple[str | Cell, ...]]:
+def _comparison_rows(before: NamedVersion, after: NamedVersion) -> Iterator[tuple[str | Cell, ...]]:
     versions = (before, after)
     slugs = [target.slug for one in versions for target in one.manifest.targets]
     for slug in dict.fromkeys(slugs):
         for one in versions:
             record = next((t for t in one.manifest.targets if t.slug == slug), None)
-            figures = ("no such target", *4 * ("-",)) if record is None else _figures(record)
+            figures = ("no such target", *4 * ("-",)) if record is None else _figure_cells(record)
             yield (Cell(slug, "code"), one.name, *figures)
 
 
-def _figures(target: TargetRecord) -> tuple[str | Cell, ...]:
+def _figure_cells(target: TargetRecord) -> tuple[str | Cell, ...]:
     return (
         verdict_cell(target),
         "-" if target.max_abs is None else f"{target.max_abs:.2g}",
@@ -96,19 +96,20 @@ def render_history(
     and `nights` those that are.
     """
     newest = entries[-1]
-    held = newest.aliases.get(alias)
-    told = f"{newest.newest} versions" if newest.newest != 1 else "1 version"
-    left = newest.newest - len(versions)
+    current = newest.aliases.get(alias)
+    count = f"{newest.newest} versions" if newest.newest != 1 else "1 version"
+    omitted = newest.newest - len(versions)
     return (
         environment()
         .get_template("history.html.j2")
         .render(
             model=model,
             alias=alias,
-            told=f"{told}; {alias}: " + (f"version {held.version}" if held else "nothing yet"),
+            summary=f"{count}; {alias}: "
+            + (f"version {current.version}" if current else "nothing yet"),
             pictures=[picture for picture in (_draw_versions(versions),) if picture],
             versions=_versions_table(newest, versions),
-            left_out=f"{left} older or retired ones are left out." if left else "",
+            left_out=f"{omitted} older or retired ones are left out." if omitted else "",
             served=_served_table(entries, alias),
             nights=_nights_table(model, nights),
         )
@@ -119,11 +120,11 @@ def _versions_table(newest: LedgerEntry, versions: Mapping[int, Manifest]) -> Ta
     rows = [
         (
             str(version),
-            moment(manifest.created),
+            format_time(manifest.created),
             Cell(manifest.lineage.short_commit(), "code") if manifest.lineage.commit else "-",
             ", ".join(f"@{alias}" for alias in newest.aliases_of(version)) or "-",
             Cell(target.slug, "code"),
-            *_figures(target),
+            *_figure_cells(target),
         )
         for version, manifest in sorted(versions.items(), reverse=True)
         for target in manifest.targets
@@ -136,11 +137,11 @@ def _served_table(entries: Sequence[LedgerEntry], alias: str) -> Table | None:
     moves = [entry for entry in entries if entry.alias == alias]
     if not moves:
         return None
-    until = [*(moment(entry.at) for entry in moves[1:]), "now"]
+    until = [*(format_time(entry.at) for entry in moves[1:]), "now"]
     rows = [
         (
             str(entry.version),
-            moment(entry.at),
+            format_time(entry.at),
             end,
             entry.action,
             entry.by,
@@ -153,7 +154,7 @@ def _served_table(entries: Sequence[LedgerEntry], alias: str) -> Table | None:
 
 
 def _nights_table(model: str, nights: Sequence[Night]) -> Table | None:
-    found = [(night, row) for night in nights for row in night.rows if row.model == model]
+    night_rows = [(night, row) for night in nights for row in night.rows if row.model == model]
     rows = [
         (
             night.date,
@@ -162,7 +163,7 @@ def _nights_table(model: str, nights: Sequence[Night]) -> Table | None:
             str(row.new or "-"),
             row.why,
         )
-        for night, row in sorted(found, key=lambda one: one[0].started, reverse=True)
+        for night, row in sorted(night_rows, key=lambda one: one[0].started, reverse=True)
     ]
     return table("Nights", ("night", "outcome", "served before", "made", "why"), rows)
 
@@ -198,21 +199,23 @@ def _draw_versions(versions: Mapping[int, Manifest]) -> Picture | None:
             axes.set_ylim(0.0, 1.1 * max(axes.get_ylim()[1], 0.1))
             axes.grid(axis="y")
 
-    told = "; ".join(_in_words(version, target) for version, target in points[-_IN_WORDS:])
+    descriptions = "; ".join(
+        _describe_version(version, target) for version, target in points[-_VERSIONS_IN_TEXT:]
+    )
     return draw(
         "versions", (8.2, 2.9), paint,
         caption="Of each version's first target, as it was measured when it was released.",
-        text=f"Error and speed by version. {told}.",
+        text=f"Error and speed by version. {descriptions}.",
     )  # fmt: skip
 
 
-def _in_words(version: int, target: TargetRecord) -> str:
-    told = [f"version {version}"]
+def _describe_version(version: int, target: TargetRecord) -> str:
+    parts = [f"version {version}"]
     if target.rmse_ratio is not None:
-        told.append(f"error {ratio(target.rmse_ratio)} times eager's")
+        parts.append(f"error {ratio(target.rmse_ratio)} times eager's")
     if target.headline is not None:
-        told.append(f"speed {target.headline.over_eager.text}")
-    return ", ".join(told)
+        parts.append(f"speed {target.headline.over_eager.text}")
+    return ", ".join(parts)
 
 
 def _paint_speed(axes: Axes, version: int, target: TargetRecord) -> None:

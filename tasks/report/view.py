@@ -10,18 +10,18 @@ from handoff.artifacts.recipe.generations import told_capabilities
 from handoff.artifacts.release.evidence import BUSY, PassEffect, Timing
 from handoff.artifacts.release.interval import measured_size, ratio, size
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
-from handoff.tasks.report.cells import Cell, Table, Tone, counted, number, table
-from handoff.tasks.report.error_pictures import milliseconds
-from handoff.tasks.report.first_screen import is_refused, told_case
+from handoff.tasks.report.cells import Cell, Table, Tone, format_count, format_number, table
+from handoff.tasks.report.error_pictures import format_milliseconds
+from handoff.tasks.report.first_screen import describe_case, is_refused
 
 
 def captures_table(manifest: Manifest) -> Table | None:
     """Return what each capture technology makes of the model, where the recipe asked for it."""
-    rows = [(*_judged(row), "; ".join(row.reasons)) for row in manifest.captures]
+    rows = [(*_capture_cells(row), "; ".join(row.reasons)) for row in manifest.captures]
     return table("The capture table", (*COLUMNS, "reasons"), rows)
 
 
-def _judged(row: CaptureRow) -> tuple[str | Cell, ...]:
+def _capture_cells(row: CaptureRow) -> tuple[str | Cell, ...]:
     method, captured, right, *rest = row.cells
     tone: Tone = "good" if row.is_right else "warn"
     return (
@@ -59,12 +59,12 @@ def targets_table(manifest: Manifest) -> Table | None:
         (
             Cell(target.slug, "code"),
             verdict_cell(target),
-            number(target.max_abs, ".2g"),
+            format_number(target.max_abs, ".2g"),
             "-" if target.rmse_ratio is None else ratio(target.rmse_ratio),
-            _told_speed(target),
+            _format_speed(target),
             measured_size(target.size_bytes),
             f"{target.compile_s:.0f} s" + (f", {target.reused} reused" if target.reused else ""),
-            _machine(target),
+            _format_machine(target),
         )
         for target in manifest.targets
     ]
@@ -78,13 +78,13 @@ def verdict_cell(target: TargetRecord) -> Cell:
     return Cell(target.standing, "warn" if target.accepted and target.unverified_gpus else tone)
 
 
-def _told_speed(target: TargetRecord) -> str:
+def _format_speed(target: TargetRecord) -> str:
     if target.headline is None:
         return "-"
     return target.headline.over_eager.text + (", taken over" if target.taken_over else "")
 
 
-def _machine(target: TargetRecord) -> str:
+def _format_machine(target: TargetRecord) -> str:
     fit = target.fit
     if fit is None:
         return "-"
@@ -93,7 +93,7 @@ def _machine(target: TargetRecord) -> str:
     return f"{fit.machine}, torch {fit.torch}{gpu}{glibc}"
 
 
-def _any_of(spec: TensorSpec) -> str:
+def _unbounded_values(spec: TensorSpec) -> str:
     return "true or false" if spec.dtype == "bool" else "any"
 
 
@@ -101,7 +101,7 @@ def signature_table(manifest: Manifest) -> Table | None:
     """Return the packages' inputs, outputs and dynamic dimensions."""
     rows: list[Sequence[str | Cell]] = [
         (kind, Cell(spec.name, "code"), spec.dtype, " × ".join(map(str, spec.shape)) or "scalar",
-         spec.values or (_any_of(spec) if kind == "input" else ""), spec.origin)
+         spec.values or (_unbounded_values(spec) if kind == "input" else ""), spec.origin)
         for kind, specs in (("input", manifest.signature.inputs),
                             ("output", manifest.signature.outputs))
         for spec in specs
@@ -152,20 +152,20 @@ def passes_table(manifest: Manifest) -> Table | None:
     """Return what each pass did, numbered as the picture numbers them."""
     rows = [
         (
-            str(place),
+            str(number),
             Cell(effect.name, "code"),
             effect.level,
-            Cell("left out", "bad") if effect.left_out else _nodes(effect),
+            Cell("left out", "bad") if effect.left_out else _format_nodes(effect),
             f"{effect.max_abs:.1e}" + (" (intended)" if effect.intended else ""),
             "; ".join(filter(None, (effect.left_out, *effect.notes))),
         )
-        for place, effect in enumerate(manifest.passes, start=1)
+        for number, effect in enumerate(manifest.passes, start=1)
     ]
     columns = ("", "pass", "level", "nodes", "largest change of an output (float64)", "notes")
     return table("Passes, in order", columns, rows)
 
 
-def _nodes(effect: PassEffect) -> str:
+def _format_nodes(effect: PassEffect) -> str:
     return f"{effect.nodes_before} to {effect.nodes_after}" if effect.modified else "unchanged"
 
 
@@ -175,32 +175,32 @@ def timings_table(manifest: Manifest, target: TargetRecord) -> Table | None:
     served = {one.case: one.over_eager.text for one in timings if one.target == target.slug}
     rows = [
         (
-            told_case(t.case),
-            _interval(t.eager_s, t.eager_low_s, t.eager_high_s),
-            _interval(t.package_s, t.package_low_s, t.package_high_s),
+            describe_case(t.case),
+            _format_interval(t.eager_s, t.eager_low_s, t.eager_high_s),
+            _format_interval(t.package_s, t.package_low_s, t.package_high_s),
             t.over_eager.text,
             *([served.get(t.case, "-")] if served else []),
-            f"{t.rounds} rounds, {counted(t.threads, 'thread')}" + _told_others(t),
+            f"{t.rounds} rounds, {format_count(t.threads, 'thread')}" + _format_other_work(t),
         )
         for t in target.timings
     ]
     version = manifest.served.version if manifest.served else 0
-    beside = (f"version {version}, when it was released",) if served else ()
-    columns = ("input", "eager", "package", "speed-up (95 %)", *beside, "measured")
+    served_column = (f"version {version}, when it was released",) if served else ()
+    columns = ("input", "eager", "package", "speed-up (95 %)", *served_column, "measured")
     return table("Latency", columns, rows)
 
 
-def _told_others(timing: Timing) -> str:
+def _format_other_work(timing: Timing) -> str:
     if timing.others is None or timing.others < BUSY:
         return ""
     return f", while other work used {timing.others:.1f} processors"
 
 
-def _interval(median: float, low: float, high: float) -> str:
-    told = milliseconds(median)
+def _format_interval(median: float, low: float, high: float) -> str:
+    text = format_milliseconds(median)
     if not high:
-        return told
-    return f"{told} ({milliseconds(low).removesuffix(' ms')} to {milliseconds(high)})"
+        return text
+    return f"{text} ({format_milliseconds(low).removesuffix(' ms')} to {format_milliseconds(high)})"
 
 
 def digests_table(manifest: Manifest) -> Table | None:

@@ -14,7 +14,7 @@ from handoff.artifacts.errors import PackageRefused, StoreFailed
 from handoff.artifacts.release.releases import Releases
 from handoff.artifacts.stores.objects import object_key
 from handoff.artifacts.stores.store import Store, Stored
-from handoff.tasks.registry.upkeep.collect import held_objects, kept_versions, objects_of
+from handoff.tasks.registry.upkeep.collect import kept_versions, objects_of, stored_objects
 
 _AT_ONCE = 4
 
@@ -51,54 +51,56 @@ def check_store(
     With `quick` an object counts by what the store says of it, as far as it keeps checksums; else
     its bytes are read. Raises `StoreFailed` for a store that can't be asked.
     """
-    users, versions, wrong = _named(releases)
-    held = held_objects(releases.store)
-    there = [digest for digest in users if object_key(digest) in held]
-    wrong += [
+    users, versions, problems = _collect_references(releases)
+    stored = stored_objects(releases.store)
+    present = [digest for digest in users if object_key(digest) in stored]
+    problems += [
         Lacking(tuple(users[digest]), str(digest), "is not there")
-        for digest in users if object_key(digest) not in held
+        for digest in users if object_key(digest) not in stored
     ]  # fmt: skip
-    wrong += [
+    problems += [
         Lacking(tuple(users[digest]), str(digest), f"is {found}")
-        for digest, found in _others(releases.store, there, held, quick=quick, told=told)
+        for digest, found in _find_corrupt(
+            releases.store, present, stored, quick=quick, progress=told
+        )
     ]
-    size_bytes = sum(held[object_key(digest)].size_bytes for digest in there)
-    return Checked(len(releases.models()), versions, len(users), size_bytes, tuple(wrong))
+    size_bytes = sum(stored[object_key(digest)].size_bytes for digest in present)
+    return Checked(len(releases.models()), versions, len(users), size_bytes, tuple(problems))
 
 
-def _named(releases: Releases) -> tuple[dict[Digest, list[str]], int, list[Lacking]]:
+def _collect_references(releases: Releases) -> tuple[dict[Digest, list[str]], int, list[Lacking]]:
     """Return who names each object, how many versions there are, and what can't be read of them."""
     users: dict[Digest, list[str]] = defaultdict(list)
-    versions, wrong = 0, []
+    versions, problems = 0, []
     for model in releases.models():
         try:
-            kept = kept_versions(releases.entries(model))
+            pointers = kept_versions(releases.entries(model))
         except (PackageRefused, StoreFailed) as error:
-            wrong.append(Lacking((model,), "", str(error)))
+            problems.append(Lacking((model,), "", str(error)))
             continue
-        for pointer in kept:
+        for pointer in pointers:
             versions += 1
             name = f"{model}@{pointer.version}"
             try:
                 for digest in dict.fromkeys(objects_of(releases, model, pointer)):
                     users[digest].append(name)
             except (PackageRefused, StoreFailed) as error:
-                wrong.append(Lacking((name,), "", str(error)))
-    return users, versions, wrong
+                problems.append(Lacking((name,), "", str(error)))
+    return users, versions, problems
 
 
-def _others(
+def _find_corrupt(
     store: Store,
-    there: Sequence[Digest],
-    held: Mapping[str, Stored],
+    present: Sequence[Digest],
+    stored: Mapping[str, Stored],
     *,
     quick: bool,
-    told: Callable[[str, int, int], None],
+    progress: Callable[[str, int, int], None],
 ) -> list[tuple[Digest, str]]:
     """Return the objects whose bytes aren't what their digest says, and what was found."""
-    total = sum(held[object_key(digest)].size_bytes for digest in there)
+    total = sum(stored[object_key(digest)].size_bytes for digest in present)
 
-    def find(digest: Digest) -> str:
+    def check(digest: Digest) -> str:
         key = object_key(digest)
         if quick:
             found = "" if store.matches(key, digest.hex) else "another one, as the store says"
@@ -108,12 +110,12 @@ def _others(
             is_same = digest_file(file) == digest
             found = "" if is_same else f"another one: {digest_file(file).short}"
             file.unlink()
-        told("read", held[key].size_bytes, total)
+        progress("read", stored[key].size_bytes, total)
         return found
 
     with (
         tempfile.TemporaryDirectory(prefix="handoff-check-") as scratch,
         ThreadPoolExecutor(_AT_ONCE) as pool,
     ):
-        found = list(pool.map(find, there))
-    return [(digest, what) for digest, what in zip(there, found, strict=True) if what]
+        found = list(pool.map(check, present))
+    return [(digest, what) for digest, what in zip(present, found, strict=True) if what]

@@ -25,12 +25,12 @@ def kept_versions(entries: Iterable[LedgerEntry]) -> tuple[Pointer, ...]:
     """Return the versions of a whole ledger that were not retired, oldest first."""
     entries = tuple(entries)
     retired = entries[-1].retired if entries else ()
-    kept = {
+    pointers = {
         entry.version: entry.pointer
         for entry in entries
         if entry.action == "release" and entry.version not in retired
     }
-    return tuple(kept.values())
+    return tuple(pointers.values())
 
 
 def objects_of(releases: Releases, model: str, pointer: Pointer) -> Iterator[Digest]:
@@ -39,13 +39,13 @@ def objects_of(releases: Releases, model: str, pointer: Pointer) -> Iterator[Dig
     yield from (pointer.release, *releases.objects_of(claim))
 
 
-def held_objects(store: Store) -> dict[str, Stored]:
+def stored_objects(store: Store) -> dict[str, Stored]:
     """Return what the store says of each of its objects, by key."""
     return {stored.key: stored for stored in store.keys(OBJECTS)}
 
 
 def run(job: CollectJob) -> CollectResult:
-    """Remove what isn't needed and is old enough; tell how much that was.
+    """Remove what isn't needed and is old enough; return how much that was.
 
     Raises `PackageRefused` and `StoreFailed` for a ledger or a release that can't be relied on.
     """
@@ -62,14 +62,16 @@ def run(job: CollectJob) -> CollectResult:
     if missing := releases.missing():
         raise releases.gone(missing)
     oldest = datetime.now(UTC) - grace
-    found = list(releases.store.keys(OBJECTS))
+    objects = list(releases.store.keys(OBJECTS))
     # Asked after the list: what was released in between was uploaded within the grace.
-    needed = {object_key(digest) for digest in _needed(releases)}
-    unneeded = [stored for stored in found if stored.key not in needed]
+    needed = {object_key(digest) for digest in _needed_objects(releases)}
+    unneeded = [stored for stored in objects if stored.key not in needed]
     old = [stored for stored in unneeded if stored.modified < oldest]
-    removed = old if job.pretend else [s for s in old if _remove(releases, s, oldest)]
-    abandoned = 0 if job.pretend else _give_up(releases.store, oldest)
-    kept = [stored for stored in found if stored.key in needed]
+    removed = (
+        old if job.pretend else [s for s in old if _remove_unless_refreshed(releases, s, oldest)]
+    )
+    abandoned = 0 if job.pretend else _abandon_uploads(releases.store, oldest)
+    kept = [stored for stored in objects if stored.key in needed]
     return CollectResult(
         kept=len(kept),
         kept_bytes=sum(stored.size_bytes for stored in kept),
@@ -80,7 +82,7 @@ def run(job: CollectJob) -> CollectResult:
     )
 
 
-def _give_up(store: Store, oldest: datetime) -> int:
+def _abandon_uploads(store: Store, oldest: datetime) -> int:
     """Remove what uploads and self-tests left that never ended; return how many."""
     tests = [stored for stored in store.keys("selftest/") if stored.modified < oldest]
     for stored in tests:
@@ -88,13 +90,13 @@ def _give_up(store: Store, oldest: datetime) -> int:
     return len(tests) + store.abandon_uploads(oldest)
 
 
-def _needed(releases: Releases) -> Iterator[Digest]:
+def _needed_objects(releases: Releases) -> Iterator[Digest]:
     for model in releases.models():
         for pointer in kept_versions(releases.entries(model)):
             yield from objects_of(releases, model, pointer)
 
 
-def _remove(releases: Releases, stored: Stored, oldest: datetime) -> bool:
+def _remove_unless_refreshed(releases: Releases, stored: Stored, oldest: datetime) -> bool:
     """Remove an object, unless a release has asked for it and refreshed its time meanwhile."""
     now = releases.store.stat(stored.key)
     if now is None or now.modified >= oldest:

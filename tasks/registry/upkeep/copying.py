@@ -26,32 +26,32 @@ from handoff.artifacts.release.releases import Releases
 from handoff.artifacts.release.signing import ENVELOPE_LIMIT_BYTES
 from handoff.artifacts.stores.objects import missing_object, object_key
 from handoff.artifacts.stores.store import Store, Stored
-from handoff.tasks.registry.upkeep.collect import held_objects, kept_versions, objects_of
+from handoff.tasks.registry.upkeep.collect import kept_versions, objects_of, stored_objects
 
 
 @dataclass(frozen=True)
 class History:
     """A model's ledger in a store, and how far another store has the same one.
 
-    `length` is how many entries it has, `common` how many of them the other store has, `beyond` how
+    `length` is how many entries it has, `common` how many of them the other store has, `extra` how
     many that one has behind these. `versions` are those that are kept.
     """
 
     model: str
     length: int
     common: int
-    beyond: int
+    extra: int
     versions: tuple[Pointer, ...]
 
     @property
-    def lacking(self) -> range:
+    def missing_entries(self) -> range:
         """The numbers of the entries that the other store lacks."""
         return range(self.common + 1, self.length + 1)
 
     @property
-    def is_other(self) -> bool:
-        """Tell whether the other store's ledger doesn't go on from this one, nor this from it."""
-        return self.beyond > 0 and self.common < self.length
+    def is_diverged(self) -> bool:
+        """Return whether the other store's ledger doesn't go on from this one, nor this from it."""
+        return self.extra > 0 and self.common < self.length
 
 
 def compare_history(source: Releases, target: Store, model: str) -> History:
@@ -60,11 +60,11 @@ def compare_history(source: Releases, target: Store, model: str) -> History:
     newest = str(digest_bytes(source.envelope(model, len(entries))))
     # The others as they are named by those behind them, which `entries` has checked.
     digests = [*(entry.previous for entry in entries[1:]), newest]
-    there = Releases(target, source.trust).last(model, 0)
-    common = min(there, len(entries))
-    while common and _digest_at(target, model, common) != digests[common - 1]:
+    target_length = Releases(target, source.trust).last(model, 0)
+    common = min(target_length, len(entries))
+    while common and _entry_digest(target, model, common) != digests[common - 1]:
         common -= 1
-    return History(model, len(entries), common, there - common, kept_versions(entries))
+    return History(model, len(entries), common, target_length - common, kept_versions(entries))
 
 
 def write_history(source: Releases, target: Releases, history: History) -> int:
@@ -75,9 +75,9 @@ def write_history(source: Releases, target: Releases, history: History) -> int:
     writes there, too.
     """
     model = history.model
-    if history.is_other:
-        _remove_beyond(target.store, history)
-    for number in history.lacking:
+    if history.is_diverged:
+        _remove_diverged(target.store, history)
+    for number in history.missing_entries:
         if not target.commit(source.envelope(model, number), model, number):
             raise StoreFailed(
                 f"somebody else has written entry {number} of {model}'s ledger to "
@@ -85,14 +85,14 @@ def write_history(source: Releases, target: Releases, history: History) -> int:
                 expected="one writer while a store is copied", got="two",
                 remedy="Find out who releases there, and run the same command again",
             )  # fmt: skip
-    if history.lacking or not history.beyond:
+    if history.missing_entries or not history.extra:
         publish(target, model)
-    return len(history.lacking)
+    return len(history.missing_entries)
 
 
-def _remove_beyond(store: Store, history: History) -> None:
+def _remove_diverged(store: Store, history: History) -> None:
     """Remove the entries that aren't the source's, and all copies that follow from them."""
-    last = history.common + history.beyond
+    last = history.common + history.extra
     for number in range(last, history.common, -1):
         store.remove(ledger_key(history.model, number))
     ledger = f"{MODELS}{history.model}/ledger/"
@@ -101,28 +101,28 @@ def _remove_beyond(store: Store, history: History) -> None:
             store.remove(stored.key)
 
 
-def _digest_at(store: Store, model: str, number: int) -> str:
+def _entry_digest(store: Store, model: str, number: int) -> str:
     data = store.read(ledger_key(model, number), ENVELOPE_LIMIT_BYTES)
     return "" if data is None else str(digest_bytes(data))
 
 
 def require_same_histories(histories: list[History], source: Store, target: Store) -> None:
     """Raise `StoreFailed` for ledgers of which neither goes on from the other."""
-    others = [history for history in histories if history.is_other]
-    if not others:
+    diverged = [history for history in histories if history.is_diverged]
+    if not diverged:
         return
-    told = ", ".join(f"{one.model} from entry {one.common + 1} on" for one in others[:5])
+    models = ", ".join(f"{one.model} from entry {one.common + 1} on" for one in diverged[:5])
     raise StoreFailed(
         f"{target.location} has another history than {source.location}",
         expected="no ledger of these models, or one that goes on from the other",
-        got=f"{told}{', ...' if len(others) > 5 else ''}",
+        got=f"{models}{', ...' if len(diverged) > 5 else ''}",
         remedy="Name an empty place. If what that store says of these models is to be given up, "
         "--replace-history lets the first one's ledgers take its place",
     )  # fmt: skip
 
 
 # Called with what is done (`look`, `copy`), the bytes since the last call, and the bytes in all.
-Told = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int], None]
 
 _AT_ONCE = 8
 _RECORD_LIMIT_BYTES = 64 << 20
@@ -148,7 +148,7 @@ class Copied:
 
 
 def copy_store(
-    source: Releases, target: Releases, *, replaces: bool, pretend: bool, told: Told
+    source: Releases, target: Releases, *, replaces: bool, pretend: bool, told: Progress
 ) -> Copied:
     """Copy what the ledgers of `source` keep into the store of `target`.
 
@@ -165,118 +165,113 @@ def copy_store(
     histories = [compare_history(source, target.store, model) for model in models]
     if not replaces:
         require_same_histories(histories, source.store, target.store)
-    needed = _needed(source, histories)
-    lacking = _lacking(source.store, target.store, needed, told)
-    records, differing = _records(source.store, target.store)
+    needed = _needed_objects(source, histories)
+    missing = _missing_objects(source.store, target.store, needed, told)
+    records, differing = _compare_records(source.store, target.store)
     if not pretend:
-        _copy_objects(source, target, lacking, told)
+        _copy_objects(source, target, missing, told)
         # Whoever collects garbage there may have taken what nothing names yet.
-        _copy_objects(source, target, _gone(target.store, needed, source.store), told)
+        _copy_objects(source, target, _vanished_objects(target.store, needed, source.store), told)
         for key in records:
-            _copy_record(source.store, target.store, key)
+            if (data := source.store.read(key, _RECORD_LIMIT_BYTES)) is not None:
+                target.store.create(key, data)
         for history in histories:
             write_history(source, target, history)
     return Copied(
-        models, len(lacking), sum(one.size_bytes for one in lacking),
-        len(needed) - len(lacking), sum(len(one.lacking) for one in histories),
+        models, len(missing), sum(one.size_bytes for one in missing),
+        len(needed) - len(missing), sum(len(one.missing_entries) for one in histories),
         len(records), differing,
-        tuple(one.model for one in histories if one.beyond and not one.is_other),
+        tuple(one.model for one in histories if one.extra and not one.is_diverged),
     )  # fmt: skip
 
 
-def _needed(source: Releases, histories: Iterable[History]) -> tuple[Digest, ...]:
+def _needed_objects(source: Releases, histories: Iterable[History]) -> tuple[Digest, ...]:
     """Return what the versions consist of, but for models that have gone on in the other store."""
     return tuple(
         dict.fromkeys(
             digest
             for history in histories
-            if history.lacking or not history.beyond
+            if history.missing_entries or not history.extra
             for pointer in history.versions
             for digest in objects_of(source, history.model, pointer)
         )
     )
 
 
-def _lacking(
-    source: Store, target: Store, needed: Iterable[Digest], told: Told
+def _missing_objects(
+    source: Store, target: Store, needed: Iterable[Digest], progress: Progress
 ) -> tuple[Stored, ...]:
     """Return what `source` says of the objects that `target` lacks, or has with other bytes."""
-    held, there = held_objects(source), held_objects(target)
-    wanted = [_stored(held, digest, source) for digest in needed]
+    source_objects, target_objects = stored_objects(source), stored_objects(target)
+    needed_objects = [_require_stored(source_objects, digest, source) for digest in needed]
     same = [
-        one for one in wanted
-        if one.key in there and there[one.key].size_bytes == one.size_bytes
+        one for one in needed_objects
+        if one.key in target_objects and target_objects[one.key].size_bytes == one.size_bytes
     ]  # fmt: skip
     total = sum(one.size_bytes for one in same)
 
-    def is_whole(one: Stored) -> bool:
-        found = target.matches(one.key, one.key.rpartition("/")[2])
-        told("look", one.size_bytes, total)
-        return found
+    def is_intact(one: Stored) -> bool:
+        is_same = target.matches(one.key, one.key.rpartition("/")[2])
+        progress("look", one.size_bytes, total)
+        return is_same
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        whole = {
-            one.key for one, found in zip(same, pool.map(is_whole, same), strict=True) if found
+        intact = {
+            one.key for one, is_same in zip(same, pool.map(is_intact, same), strict=True) if is_same
         }
-    return tuple(one for one in wanted if one.key not in whole)
+    return tuple(one for one in needed_objects if one.key not in intact)
 
 
-def _gone(target: Store, needed: Iterable[Digest], source: Store) -> tuple[Stored, ...]:
-    there = held_objects(target)
-    gone = [digest for digest in needed if object_key(digest) not in there]
+def _vanished_objects(target: Store, needed: Iterable[Digest], source: Store) -> tuple[Stored, ...]:
+    target_objects = stored_objects(target)
+    gone = [digest for digest in needed if object_key(digest) not in target_objects]
     if not gone:
         return ()
-    held = held_objects(source)
-    return tuple(_stored(held, digest, source) for digest in gone)
+    source_objects = stored_objects(source)
+    return tuple(_require_stored(source_objects, digest, source) for digest in gone)
 
 
-def _stored(held: dict[str, Stored], digest: Digest, source: Store) -> Stored:
-    found = held.get(object_key(digest))
-    if found is None:
+def _require_stored(objects: dict[str, Stored], digest: Digest, source: Store) -> Stored:
+    stored = objects.get(object_key(digest))
+    if stored is None:
         raise missing_object(digest, source.location)
-    return found
+    return stored
 
 
 def _copy_objects(
-    source: Releases, target: Releases, lacking: tuple[Stored, ...], told: Told
+    source: Releases, target: Releases, missing: tuple[Stored, ...], progress: Progress
 ) -> None:
-    total = sum(one.size_bytes for one in lacking)
+    total = sum(one.size_bytes for one in missing)
 
-    def copy(one: Stored) -> None:
-        digest = Digest(f"sha256:{one.key.rpartition('/')[2]}")
+    def copy(stored: Stored) -> None:
+        digest = Digest(f"sha256:{stored.key.rpartition('/')[2]}")
         file = Path(scratch) / digest.hex
         # Verified before it goes on, and again as it arrives.
         source.objects.fetch(digest, file)
-        target.store.upload(one.key, file, one.size_bytes, digest.hex)
+        target.store.upload(stored.key, file, stored.size_bytes, digest.hex)
         file.unlink()
-        told("copy", one.size_bytes, total)
+        progress("copy", stored.size_bytes, total)
 
     with (
         tempfile.TemporaryDirectory(prefix="handoff-copy-") as scratch,
         ThreadPoolExecutor(_AT_ONCE) as pool,
     ):
-        for done in [pool.submit(copy, one) for one in lacking]:
+        for done in [pool.submit(copy, one) for one in missing]:
             done.result()
 
 
-def _records(source: Store, target: Store) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the records that `target` lacks, in the order to write them, and those it has others.
+def _compare_records(source: Store, target: Store) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the records that `target` lacks, in the order to write them, and those that differ.
 
     What others lead to comes first: a night's rows before the night, a signature before its table.
     """
-    lacking, differing = [], []
+    missing, differing = [], []
     for prefix in (NIGHTS, CONFORMANCE):
         keys = sorted((one.key for one in source.keys(prefix)), key=lambda k: (-k.count("/"), k))
         for key in keys:
-            there = target.read(key, _RECORD_LIMIT_BYTES)
-            if there is None:
-                lacking.append(key)
-            elif there != source.read(key, _RECORD_LIMIT_BYTES):
+            existing = target.read(key, _RECORD_LIMIT_BYTES)
+            if existing is None:
+                missing.append(key)
+            elif existing != source.read(key, _RECORD_LIMIT_BYTES):
                 differing.append(key)
-    return tuple(lacking), tuple(differing)
-
-
-def _copy_record(source: Store, target: Store, key: str) -> None:
-    data = source.read(key, _RECORD_LIMIT_BYTES)
-    if data is not None:
-        target.create(key, data)
+    return tuple(missing), tuple(differing)

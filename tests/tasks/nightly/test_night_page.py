@@ -1,4 +1,4 @@
-"""The night for people: everything that happened is told, and what it quotes stays text."""
+"""The night for people: everything that happened is shown, and what it quotes stays text."""
 
 from __future__ import annotations
 
@@ -92,16 +92,16 @@ def test_what_an_error_quotes_stays_text() -> None:
     assert "**bold**" in text
 
 
-def test_a_version_that_is_kept_back_is_told_again_each_night() -> None:
+def test_a_version_that_is_kept_back_is_shown_again_each_night() -> None:
     row = replace(unchanged(package(6, 1.4)), new=7, why="version 7 is kept back: slower")
     assert "resnet18: version 7 is kept back: slower" in text_table(night(1, row))
     assert "is kept back" not in text_table(night(1, unchanged(package(6, 1.4))))
 
 
 def test_what_the_toolchain_breaks_stands_on_the_page_and_in_the_log() -> None:
-    told = "cpu-avx2: since torch 2.14.0, g++ 12, these are wrong: amax:int8"
-    one = replace(night(0), conformance=(told,))
-    assert told in text_table(one)
+    sentence = "cpu-avx2: since torch 2.14.0, g++ 12, these are wrong: amax:int8"
+    one = replace(night(0), conformance=(sentence,))
+    assert sentence in text_table(one)
     assert "The toolchain's operators" in render_night(one)
     assert "amax:int8" in render_night_page(one, {})
     assert "The toolchain's operators" not in render_night(night(0))

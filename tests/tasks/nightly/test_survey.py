@@ -108,11 +108,11 @@ def test_a_version_without_its_delivery_can_not_be_rebuilt(
 
 
 @pytest.mark.parametrize(
-    ("outcome", "told"),
+    ("outcome", "why"),
     [("kept", "version 2, made by today's toolchain, is kept back: slower"), ("refused", "")],
 )
 def test_what_a_night_found_out_about_the_same_rebuild_is_not_found_out_again(
-    registry: SomeRegistry, delivery: Path, tmp_path: Path, outcome: str, told: str
+    registry: SomeRegistry, delivery: Path, tmp_path: Path, outcome: str, why: str
 ) -> None:
     serve(registry, delivery, today=False)
     due = look(registry, tmp_path)
@@ -120,7 +120,7 @@ def test_what_a_night_found_out_about_the_same_rebuild_is_not_found_out_again(
     keep_night(registry, row if outcome == "kept" else replace(row, outcome="refused", new=None))
     again = look(registry, tmp_path)
     assert not again.is_due
-    assert again.why == told
+    assert again.why == why
     assert again.refused == ("" if outcome == "kept" else "slower")
     assert again.kept_back == (2 if outcome == "kept" else None)
     assert look(registry, tmp_path, "toy").is_due, "who names a model wants it rebuilt"
@@ -155,16 +155,16 @@ def lost_models(registry: SomeRegistry, recipes: Path, alias: str = "production"
     return [f"{one.model}: {one.problem}" for one in found if one.problem]
 
 
-def test_a_model_that_was_served_last_night_and_is_gone_is_told_once(
+def test_a_model_that_was_served_last_night_and_is_gone_is_reported_once(
     registry: SomeRegistry, delivery: Path, tmp_path: Path
 ) -> None:
     serve(registry, delivery, today=True)
     keep_night(registry, NightRow("gone", "unchanged", 3))
-    (told,) = lost_models(registry, tmp_path)
-    assert told.startswith("gone: version 3 was served in the night of 2026-11-21")
-    assert str(registry.stores.objects) in told
+    (text,) = lost_models(registry, tmp_path)
+    assert text.startswith("gone: version 3 was served in the night of 2026-11-21")
+    assert str(registry.stores.objects) in text
     later = "2026-11-22T02:00:00+00:00"
-    row = NightRow("gone", "failed", why=told)
+    row = NightRow("gone", "failed", why=text)
     night = Night(date="2026-11-22", started=later, ended=later, rows=(row,))
     write_night(open_store(registry.stores.objects), night)
     assert lost_models(registry, tmp_path) == []

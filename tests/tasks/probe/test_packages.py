@@ -23,7 +23,7 @@ from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.compile.packages import extract_library
 from handoff.tasks.probe import cases
 from handoff.tasks.probe import step as probe
-from handoff.tasks.probe.cases import Written
+from handoff.tasks.probe.cases import WrittenCases
 from handoff.tasks.probe.limited import run_limited
 from handoff.tasks.probe.messages import ProbeJob, ProbeResult
 from tests.tasks.built_release import BuiltRelease
@@ -104,7 +104,7 @@ def test_the_step_runs_in_a_step_process_and_builds_its_program(
 def test_other_outputs_in_cpp_than_in_python_are_refused(
     job: ProbeJob, probed: ProbeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write_other(job: ProbeJob, release: Path, file: Path, crowded: Path) -> Written:
+    def write_other(job: ProbeJob, release: Path, file: Path, crowded: Path) -> WrittenCases:
         written = cases.write_cases(job, release, file, crowded)
         tensors = load_file(file)
         tensors["1/outputs/0"][0, 0] += 0.01

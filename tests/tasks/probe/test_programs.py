@@ -15,17 +15,17 @@ import pytest
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.release.mechanics import Limits, Outcome
 from handoff.tasks.probe.build import build_runner
-from handoff.tasks.probe.cases import Tried, try_all
-from handoff.tasks.probe.limited import Ended, LoadedProgram, run_limited
+from handoff.tasks.probe.cases import TrialOutcomes, try_all
+from handoff.tasks.probe.limited import LoadedProgram, ProcessResult, run_limited
 from tests.limits import LIMIT_S
 from tests.tasks.probe.samples import PLANTED, SHORT
 
 
-def feed(program: Path, hostile: Sequence[str], way: str, limits: Limits = SHORT) -> Tried:
+def feed(program: Path, hostile: Sequence[str], way: str, limits: Limits = SHORT) -> TrialOutcomes:
     """Feed hostile inputs to a program that is started each time, or loaded once."""
     loaded = LoadedProgram(program, limits)
 
-    def run(some: Sequence[str]) -> Ended:
+    def run(some: Sequence[str]) -> ProcessResult:
         arguments = ["trial", *(part for name in some for part in ("--hostile", name))]
         if way == "loaded":
             return loaded.run(arguments)
@@ -44,7 +44,7 @@ both_ways = pytest.mark.parametrize("way", ["started", "loaded"])
 @pytest.mark.compile
 @both_ways
 @pytest.mark.parametrize(
-    ("fault", "outcome", "told"),
+    ("fault", "outcome", "message"),
     [
         ("segfault", "crashed", "SIGSEGV"),
         ("deep", "crashed", "SIGSEGV"),
@@ -64,13 +64,13 @@ both_ways = pytest.mark.parametrize("way", ["started", "loaded"])
     ],
 )
 def test_every_end_has_a_name_and_the_input_that_caused_it(
-    planted: Path, fault: str, outcome: Outcome, told: str, way: str
+    planted: Path, fault: str, outcome: Outcome, message: str, way: str
 ) -> None:
     limits = SHORT if outcome == "hung" else PATIENT
     found = feed(planted, ["a:fine", f"a:{fault}", "b:fine"], way, limits)
     assert found["a:fine"][0] == "refused"
     assert found["b:fine"][0] == "refused"
-    assert found[f"a:{fault}"] == (outcome, told)
+    assert found[f"a:{fault}"] == (outcome, message)
 
 
 @pytest.mark.compile
@@ -98,9 +98,9 @@ def test_a_process_that_a_package_leaves_behind_is_noticed(planted: Path, way: s
 def test_what_an_earlier_input_has_broken_is_not_blamed_on_the_later_one_alone(
     planted: Path, way: str
 ) -> None:
-    outcome, told = feed(planted, ["a:breaks", "a:meets-broken"], way)["a:meets-broken"]
+    outcome, message = feed(planted, ["a:breaks", "a:meets-broken"], way)["a:meets-broken"]
     assert outcome == "harmed"
-    assert "alone it is refused" in told
+    assert "alone it is refused" in message
 
 
 @pytest.mark.compile
@@ -109,7 +109,7 @@ def test_a_program_that_tries_nothing_has_survived_nothing(planted: Path) -> Non
     assert found["a:fine"][0] == "not run"
 
 
-def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_program_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with closing(LoadedProgram(tmp_path / "none", SHORT)) as loaded:
         for ended in (run_limited(tmp_path / "none", [], SHORT), loaded.run([]), loaded.run([])):
             assert ended.outcome == "refused"
@@ -191,13 +191,13 @@ def test_a_program_is_built_once_for_a_source(tmp_path: Path) -> None:
 
 @pytest.mark.compile
 @pytest.mark.parametrize(
-    ("text", "told"), [("int main() { return x; }", "'x' was not"), (None, "no .cpp")]
+    ("text", "message"), [("int main() { return x; }", "'x' was not"), (None, "no .cpp")]
 )
-def test_a_source_that_does_not_compile_is_told(
-    tmp_path: Path, text: str | None, told: str
+def test_a_source_that_does_not_compile_is_reported(
+    tmp_path: Path, text: str | None, message: str
 ) -> None:
     if text is not None:
         (tmp_path / "main.cpp").write_text(text)
     with pytest.raises(EnvironmentLacking, match="could not be built") as caught:
         build_runner(tmp_path, tmp_path / "programs")
-    assert told in caught.value.got.replace("\u2018", "'").replace("\u2019", "'")
+    assert message in caught.value.got.replace("\u2018", "'").replace("\u2019", "'")

@@ -77,7 +77,7 @@ def test_one_refused_target_refuses_the_release() -> None:
         require_accepted(sample_manifest(good, refused))
 
 
-def test_a_reason_that_many_cases_share_is_told_once() -> None:
+def test_a_reason_that_many_cases_share_is_reported_once() -> None:
     gone = "the package failed: no proxy executor"
     cases = [f"batch={size} seed=0" for size in (1, 2, 7, 17, 1024)]
     reasons = (*(f"{case}: {gone}" for case in cases), "batch=1 zeros: output 0 is off", "crashed")
@@ -92,18 +92,18 @@ def test_a_reason_that_many_cases_share_is_told_once() -> None:
     assert caught.value.got.count(gone) == 1
 
 
-def test_the_cause_is_told_first_and_then_the_case_that_is_furthest_off() -> None:
+def test_the_cause_is_reported_first_and_then_the_case_that_is_furthest_off() -> None:
     (seen, *_) = sample_target("cpu-avx2").deviations
     off = {"batch=1 seed=0": 0.1, "batch=7 seed=0": 0.4, "batch=9 nan": math.nan}
     deviations = tuple(replace(seen, case=case, max_abs=apart) for case, apart in off.items())
-    told_cases = (f"{case}, output {seen.output}: off by {apart}" for case, apart in off.items())
-    reasons = (*told_cases, "div is wrong")
+    case_reasons = (f"{case}, output {seen.output}: off by {apart}" for case, apart in off.items())
+    reasons = (*case_reasons, "div is wrong")
     refused = replace(
         sample_target("cpu-avx2"), accepted=False, deviations=deviations, reasons=reasons
     )
-    told = "; ".join(refused.told_reasons)
-    assert told.index("div is wrong") < told.index("batch=7 seed=0")
-    assert told.index("batch=9 nan") < told.index("batch=7 seed=0") < told.index("batch=1 seed=0")
+    text = "; ".join(refused.told_reasons)
+    assert text.index("div is wrong") < text.index("batch=7 seed=0")
+    assert text.index("batch=9 nan") < text.index("batch=7 seed=0") < text.index("batch=1 seed=0")
 
 
 def test_what_is_printed_before_a_refusal_leaves_its_reasons_to_the_refusal(
@@ -113,16 +113,16 @@ def test_what_is_printed_before_a_refusal_leaves_its_reasons_to_the_refusal(
         sample_target("cpu-avx2"), accepted=False, reasons=("output 0 is off",), notes=("a note",)
     )
     print_release(sample_manifest(refused), version=None, aliases=())
-    told = capsys.readouterr().out
-    assert "REFUSED" in told
-    assert "cpu-avx2: a note" in told
-    assert "output 0 is off" not in told
+    output = capsys.readouterr().out
+    assert "REFUSED" in output
+    assert "cpu-avx2: a note" in output
+    assert "output 0 is off" not in output
 
 
 def test_a_crash_is_no_verdict_unless_another_target_has_one() -> None:
-    told = {"expected": "a result", "got": "signal SIGKILL", "remedy": "x"}
-    crashed = refuse_target("cpu-avx2", StepCrashed("it ended", **told))
-    wrong = refuse_target("cpu-avx512", BlessingRefused("it broke", **told))
+    problem = {"expected": "a result", "got": "signal SIGKILL", "remedy": "x"}
+    crashed = refuse_target("cpu-avx2", StepCrashed("it ended", **problem))
+    wrong = refuse_target("cpu-avx512", BlessingRefused("it broke", **problem))
     with pytest.raises(BuildCrashed, match="SIGKILL"):
         require_accepted(sample_manifest(crashed))
     with pytest.raises(BlessingRefused) as refusal:
@@ -155,7 +155,7 @@ def test_a_refused_release_leaves_a_report_that_says_why(tmp_path: Path) -> None
     assert not (tmp_path / "accepted" / REPORT_FILE).exists()
 
 
-def test_many_reasons_are_told_in_a_few() -> None:
+def test_many_reasons_are_shown_in_a_few() -> None:
     reasons = tuple(f"reason {i}" for i in range(50))
     refused = replace(sample_target("cpu-avx2"), accepted=False, reasons=reasons)
     with pytest.raises(BlessingRefused, match="reason 2; and 47 more"):

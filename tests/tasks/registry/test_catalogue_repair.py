@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from handoff.tasks.registry.messages import Catalogued, CatalogueJob
+from handoff.tasks.registry.messages import CatalogueJob, CatalogueResult
 from tests.artifacts.mlflow.listing import all_files
 from tests.mlflow_server import asked_before
 from tests.tasks.registry.registering import Here, some_registry
@@ -26,12 +26,14 @@ def test_lost_files_come_back_where_that_is_asked_for(tmp_path: Path) -> None:
     registry.retire(1)
     shown = Here().run(CatalogueJob(stores, "toy", repairs=True))
     # An MLflow that knew nothing of the model has got its alias, too.
-    assert shown == Catalogued(3, ("@candidate pointed to nothing, and points to 3",))
+    assert shown == CatalogueResult(3, ("@candidate pointed to nothing, and points to 3",))
     before = all_files(root)
 
     shutil.rmtree(root)
     # A release that comes meanwhile doesn't look at all that others have listed.
-    assert Here().run(CatalogueJob(stores, "toy")) == Catalogued(3)
-    assert Here().run(CatalogueJob(stores, "toy", repairs=True)) == Catalogued(3, repaired=(2, 3))
+    assert Here().run(CatalogueJob(stores, "toy")) == CatalogueResult(3)
+    assert Here().run(CatalogueJob(stores, "toy", repairs=True)) == CatalogueResult(
+        3, repaired=(2, 3)
+    )
     assert all_files(root) == before
-    assert Here().run(CatalogueJob(stores, "toy", repairs=True)) == Catalogued(3)
+    assert Here().run(CatalogueJob(stores, "toy", repairs=True)) == CatalogueResult(3)

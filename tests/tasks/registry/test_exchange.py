@@ -79,7 +79,7 @@ def test_a_list_that_leads_out_of_the_folder_is_refused(
     assert not (tmp_path / "outside").exists()
 
 
-def test_a_list_that_is_not_there_is_told(stores: Stores, folder: Path, tmp_path: Path) -> None:
+def test_a_list_that_is_not_there_is_reported(stores: Stores, folder: Path, tmp_path: Path) -> None:
     transfer.send(SendJob(stores, folder))
     nothing = Digest("sha256:" + "0" * 64)
     with pytest.raises(StoreFailed, match="an object is not in the store"):

@@ -114,7 +114,7 @@ def test_eight_releases_at_once_are_eight_versions_in_one_chain(registry: SomeRe
 
 
 @pytest.mark.usefixtures("_short_pauses")
-def test_of_four_promoters_at_once_one_wins_and_the_others_are_told_by_whom(
+def test_of_four_promoters_at_once_one_wins_and_the_others_learn_by_whom(
     registry: SomeRegistry,
 ) -> None:
     for second in range(5):
@@ -129,11 +129,11 @@ def test_of_four_promoters_at_once_one_wins_and_the_others_are_told_by_whom(
         return "won"
 
     with ThreadPoolExecutor(4) as pool:
-        told = list(pool.map(promote, (2, 3, 4, 5)))
-    assert told.count("won") == 1
-    winner = (2, 3, 4, 5)[told.index("won")]
+        results = list(pool.map(promote, (2, 3, 4, 5)))
+    assert results.count("won") == 1
+    winner = (2, 3, 4, 5)[results.index("won")]
     assert registry.releases.find("toy", "production").version == winner
-    for text in told:
+    for text in results:
         if text != "won":
             assert "moved by another meanwhile: expected production at version 1" in text
             assert f"got version {winner}, put there by ann@training" in text

@@ -57,10 +57,10 @@ class OldStore:
 def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OldStore:
     with tarfile.open(KEPT) as archive:
         archive.extractall(tmp_path, filter="data")
-    told = json.loads((tmp_path / "expected.json").read_text())
+    expected = json.loads((tmp_path / "expected.json").read_text())
     store = OldStore(
         tmp_path / "store", tmp_path / "home", tmp_path / "release.pub",
-        torch.tensor(told["inputs"]), torch.tensor(told["outputs"]),
+        torch.tensor(expected["inputs"]), torch.tensor(expected["outputs"]),
     )  # fmt: skip
     for name in [name for name in os.environ if name.startswith(("HANDOFF_", "MLFLOW"))]:
         monkeypatch.delenv(name)

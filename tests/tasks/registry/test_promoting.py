@@ -19,7 +19,7 @@ from handoff.artifacts.release.comparison import SideBySide
 from handoff.artifacts.release.evidence import Timing
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.mechanics import Mechanics
-from handoff.tasks.registry.draft import versions_held
+from handoff.tasks.registry.draft import alias_history
 from tests.artifacts.recipe.generations import BOTH, for_gpus
 from tests.artifacts.samples import sample_target, write_release
 from tests.tasks.registry.registering import SomeRegistry
@@ -79,10 +79,10 @@ def test_a_version_that_takes_less_is_promoted_only_if_it_is_meant_to(local: Som
     other = replace(manifest, signature=replace(manifest.signature, dimensions=shorter))
     (folder / "manifest.json").write_bytes(other.to_bytes())
     local.register(other, folder)
-    told = f"one that refuses those with {name} of {limits.max}: it takes"
-    with pytest.raises(BlessingRefused, match=rf"{told}.*--narrower"):
+    reason = f"one that refuses those with {name} of {limits.max}: it takes"
+    with pytest.raises(BlessingRefused, match=rf"{reason}.*--narrower"):
         local.promote(2)
-    with pytest.raises(BlessingRefused, match=told):
+    with pytest.raises(BlessingRefused, match=reason):
         local.promote(2, override=True, reason="another rule is another matter")
     assert local.releases.find("toy", "production").version == 1
     local.promote(2, narrower=True)
@@ -108,8 +108,8 @@ def test_what_an_emulator_alone_has_run_is_promoted_as_the_recipe_says_and_the_l
             local.promote(1)
         return
     local.promote(1)
-    (told,) = local.entries()[-1].measured
-    assert told == f"{emulated.slug}: verified under emulation: run by an emulator"
+    (text,) = local.entries()[-1].measured
+    assert text == f"{emulated.slug}: verified under emulation: run by an emulator"
 
 
 def test_a_package_that_one_of_its_gpus_has_run_is_promoted_and_the_ledger_tells_of_the_other(
@@ -123,8 +123,8 @@ def test_a_package_that_one_of_its_gpus_has_run_is_promoted_and_the_ledger_tells
     (folder / "manifest.json").write_bytes(manifest.to_bytes())
     local.register(manifest, folder)
     local.promote(1)
-    told = f"{BOTH}: not yet verified for compute capability 8.0"
-    assert local.entries()[-1].measured == (told,)
+    text = f"{BOTH}: not yet verified for compute capability 8.0"
+    assert local.entries()[-1].measured == (text,)
     written = Path(local.stores.objects).rglob("*")
     assert not [path for path in written if "+" in path.name], "a store's keys have no target"
     pulled = local.pull(tmp_path / "pulled", target=BOTH)
@@ -142,7 +142,7 @@ def test_a_package_that_none_of_its_gpus_has_run_is_not_promoted(local: SomeRegi
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reason"),
     [
         ({"mechanics": None}, "not tried without Python"),
         ({"deviations": ()}, "its numbers were not verified"),
@@ -150,14 +150,14 @@ def test_a_package_that_none_of_its_gpus_has_run_is_not_promoted(local: SomeRegi
     ],
 )
 def test_a_version_whose_evidence_is_not_complete_is_not_promoted(
-    local: SomeRegistry, changes: dict[str, object], told: str
+    local: SomeRegistry, changes: dict[str, object], reason: str
 ) -> None:
     manifest, folder = local.write()
     bare = replace(manifest.targets[0], **changes)  # type: ignore[arg-type]
     other = replace(manifest, targets=(bare,))
     (folder / "manifest.json").write_bytes(other.to_bytes())
     local.register(other, folder)
-    with pytest.raises(BlessingRefused, match=told):
+    with pytest.raises(BlessingRefused, match=reason):
         local.promote(1)
 
 
@@ -210,7 +210,7 @@ def test_the_undo_of_an_alias_is_what_it_stood_for_before() -> None:
 
     moves = [entry("promote", 1), entry("promote", 2), entry("release", 9, "candidate"),
              entry("promote", 3), entry("rollback", 1), entry("promote", 4)]  # fmt: skip
-    assert versions_held(moves, "production") == [1, 4]
+    assert alias_history(moves, "production") == [1, 4]
 
 
 def beside(ratio: float) -> tuple[SideBySide, ...]:
@@ -227,8 +227,8 @@ def test_what_was_measured_in_turns_decides_and_stands_in_the_ledger(local: Some
         local.promote(2, measured=beside(0.8))
     local.release("2026-11-23T00:00:00+00:00", timings=slower(1.0))
     local.promote(3, measured=beside(1.1))
-    (told,) = local.entries()[-1].measured
-    assert "1.10 times as fast as what it replaces (1.08 to 1.12), in turns on 1x8" in told
+    (text,) = local.entries()[-1].measured
+    assert "1.10 times as fast as what it replaces (1.08 to 1.12), in turns on 1x8" in text
 
 
 def test_speeds_of_other_numbers_of_threads_are_not_compared(local: SomeRegistry) -> None:

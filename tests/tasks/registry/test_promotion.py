@@ -36,7 +36,7 @@ def beside(ratio: float, was: float | None = None, now: float | None = None) -> 
 
 
 @pytest.mark.parametrize(
-    ("after", "before", "standing", "told"),
+    ("after", "before", "standing", "expected"),
     [
         (target(2.0), target(2.0), "equal", ""),
         (target(2.1), target(2.0), "equal", ""),
@@ -85,15 +85,15 @@ def beside(ratio: float, was: float | None = None, now: float | None = None) -> 
     ],
 )
 def test_what_is_recorded_is_judged_both_ways_by_one_margin(
-    after: TargetRecord, before: TargetRecord, standing: Standing, told: str
+    after: TargetRecord, before: TargetRecord, standing: Standing, expected: str
 ) -> None:
     found, reasons = judge(after, before, RULES)
     assert found == standing
-    assert any(told in reason for reason in reasons) if told else reasons == ()
+    assert any(expected in reason for reason in reasons) if expected else reasons == ()
 
 
 @pytest.mark.parametrize(
-    ("measured", "standing", "told"),
+    ("measured", "standing", "expected"),
     [
         ((beside(1.0),), "equal", ""),
         ((beside(1.1),), "better", "faster: cpu-avx2: 1.10 times as fast"),
@@ -106,13 +106,13 @@ def test_what_is_recorded_is_judged_both_ways_by_one_margin(
     ],
 )
 def test_what_was_measured_side_by_side_goes_before_what_is_recorded(
-    measured: tuple[SideBySide, ...], standing: Standing, told: str
+    measured: tuple[SideBySide, ...], standing: Standing, expected: str
 ) -> None:
     # By their records it would be much slower; that is of another day.
     after, before = target(1.0), target(3.0)
     found, reasons = judge(after, before, RULES, measured)
     assert found == standing
-    assert any(told in reason for reason in reasons) if told else reasons == ()
+    assert any(expected in reason for reason in reasons) if expected else reasons == ()
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_measurement_tells_the_errors_where_it_has_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "before", "told"),
+    ("after", "before", "expected"),
     [
         (for_gpus(80, untried=(90,)), for_gpus(90, untried=(80,)), "9.0"),
         (for_gpus(80, untried=(90,)), for_gpus(80, 90), "9.0"),
@@ -157,11 +157,11 @@ def test_a_measurement_tells_the_errors_where_it_has_them() -> None:
     ],
 )
 def test_gpus_that_are_served_now_are_not_lost_by_a_promotion(
-    after: TargetRecord, before: TargetRecord, told: str
+    after: TargetRecord, before: TargetRecord, expected: str
 ) -> None:
     """Machines with such a GPU would find nothing that fits them."""
     blessed = replace(after, mechanics=Mechanics(case=CASE))
     broken = broken_rules(sample_manifest(blessed), sample_manifest(before))
-    lost = f"{after.slug}: verified for compute capability {told} now, and not in this release"
-    assert broken == ((lost,) if told else ())
-    assert judge(blessed, before, RULES)[0] == ("worse" if told else "equal")
+    lost = f"{after.slug}: verified for compute capability {expected} now, and not in this release"
+    assert broken == ((lost,) if expected else ())
+    assert judge(blessed, before, RULES)[0] == ("worse" if expected else "equal")

@@ -160,7 +160,7 @@ def _pull_slowly(registry: SomeRegistry, to: Path, begun: Path) -> None:
     registry.pull(to)
 
 
-def test_a_second_pull_into_the_folder_is_told_of_the_first_and_a_killed_one_is_no_obstacle(
+def test_a_second_pull_into_the_folder_learns_of_the_first_and_a_killed_one_is_no_obstacle(
     registry: SomeRegistry, tmp_path: Path
 ) -> None:
     to, begun = tmp_path / "pulled", tmp_path / "begun"

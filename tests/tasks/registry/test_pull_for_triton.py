@@ -46,7 +46,7 @@ def test_a_repository_is_what_the_backend_opens_and_a_roll_back_is_one_file(
         loader = _aoti.AOTIModelPackageLoader(str(package), "model", False, 1, -1)
         (scores,) = loader.run(list(shelf.call))
         assert shelf.factor_of(scores) == factor
-        takes, _ = (json.loads(told) for told in loader.get_call_spec())
+        takes, _ = (json.loads(spec) for spec in loader.get_call_spec())
         arguments = takes[1]["children_spec"][0]["children_spec"]
         assert len(arguments) == len(config.input) == 2
     assert sorted(path.name for path in (repository / "toy").iterdir()) == [
@@ -88,10 +88,10 @@ def test_a_configuration_says_what_the_contract_says(tmp_path: Path) -> None:
     text = written(tmp_path, *inputs, slug="cuda-sm90")
     config = read_config(text)
     assert (config.name, config.backend, config.platform) == ("toy", "pytorch", "torch_aoti")
-    told = [(one.name, config.DESCRIPTOR.file.enum_types_by_name["DataType"]
+    tensors = [(one.name, config.DESCRIPTOR.file.enum_types_by_name["DataType"]
              .values_by_number[one.data_type].name, list(one.dims))
             for one in (*config.input, *config.output)]  # fmt: skip
-    assert told == [
+    assert tensors == [
         ("INPUT__0", "TYPE_INT64", [-1, -1]), ("INPUT__1", "TYPE_BOOL", [-1, 4]),
         ("INPUT__2", "TYPE_FP16", [1, 3]), ("OUTPUT__0", "TYPE_FP32", [-1, 3]),
     ]  # fmt: skip

@@ -115,7 +115,7 @@ def test_a_delivery_that_changed_since_it_was_taken_in_is_not_kept(
     assert not (store / "objects").exists()
 
 
-def test_a_delivery_that_is_lost_is_told_and_brought_back_by_who_has_it(
+def test_a_delivery_that_is_lost_is_reported_and_brought_back_by_who_has_it(
     registry: SomeRegistry, delivery: Path, tmp_path: Path
 ) -> None:
     manifest, folder = registry.write_from(delivery)

@@ -109,7 +109,7 @@ def test_a_source_that_could_not_be_run_claims_nothing_and_says_why() -> None:
         (sample_target("cpu-avx2"), "accepted", ()),
     ],
 )
-def test_no_generation_is_told_as_verified_on_which_nothing_was_run(
+def test_no_generation_is_shown_as_verified_on_which_nothing_was_run(
     record: TargetRecord, standing: str, untried: tuple[int, ...]
 ) -> None:
     assert (record.standing, record.unverified_gpus) == (standing, untried)

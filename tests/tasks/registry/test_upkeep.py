@@ -20,18 +20,18 @@ from tests.artifacts.stores.made_stores import overwrite
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
 
-def untold(_what: str, _count: int, _size: int) -> None:
+def ignore_progress(_what: str, _count: int, _size: int) -> None:
     pass
 
 
 def copied(registry: SomeRegistry, to: Store, **changes: bool) -> Copied:
     target = Releases(to, registry.releases.trust)
     options = {"replaces": False, "pretend": False, **changes}
-    return copy_store(registry.releases, target, told=untold, **options)
+    return copy_store(registry.releases, target, told=ignore_progress, **options)
 
 
 def checked(registry: SomeRegistry, store: Store, *, quick: bool = False) -> Checked:
-    return check_store(Releases(store, registry.releases.trust), quick=quick, told=untold)
+    return check_store(Releases(store, registry.releases.trust), quick=quick, told=ignore_progress)
 
 
 def contents(store: Store) -> dict[str, bytes]:
@@ -104,9 +104,9 @@ def test_a_copy_holds_what_the_store_holds_and_a_second_one_copies_nothing(
 
 def test_a_dry_run_says_the_same_and_writes_nothing(tmp_path: Path) -> None:
     registry, to = filled(tmp_path / "from"), FolderStore(tmp_path / "to")
-    told = copied(registry, to, pretend=True)
+    pretended = copied(registry, to, pretend=True)
     assert contents(to) == {}
-    assert told == copied(registry, to)
+    assert pretended == copied(registry, to)
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ def test_another_history_is_refused_until_it_is_given_up(tmp_path: Path) -> None
     assert keys == {k for k in contents(registry.releases.store) if k.startswith("models/")}
 
 
-def test_a_record_that_is_another_one_there_stays_and_is_told(tmp_path: Path) -> None:
+def test_a_record_that_is_another_one_there_stays_and_is_reported(tmp_path: Path) -> None:
     registry, to = filled(tmp_path / "from"), FolderStore(tmp_path / "to")
     key = "nights/20261121T020000Z.json"
     to.create(key, b"another night")
@@ -208,7 +208,7 @@ def test_nothing_is_copied_from_where_nothing_is(tmp_path: Path) -> None:
         copied(registry, FolderStore(tmp_path / "to"))
 
 
-def test_all_that_lacks_is_told_and_by_whom_it_is_named(tmp_path: Path) -> None:
+def test_all_that_lacks_is_reported_and_by_whom_it_is_named(tmp_path: Path) -> None:
     registry = filled(tmp_path / "from")
     store = registry.releases.store
     whole = checked(registry, store)
@@ -222,8 +222,8 @@ def test_all_that_lacks_is_told_and_by_whom_it_is_named(tmp_path: Path) -> None:
     store.remove(object_key(shared))
     store.remove(object_key(second.manifest))
     store.remove("models/other/ledger/00000001.json")
-    told = {one.versions: one for one in checked(registry, store).lacking}
-    assert told[("toy@1",)].object == str(shared)
-    assert told[("toy@1",)].what == "is not there"
-    assert "an object is not in the store" in told[("toy@2",)].what
+    lacking = {one.versions: one for one in checked(registry, store).lacking}
+    assert lacking[("toy@1",)].object == str(shared)
+    assert lacking[("toy@1",)].what == "is not there"
+    assert "an object is not in the store" in lacking[("toy@2",)].what
     assert checked(registry, store).models == 2

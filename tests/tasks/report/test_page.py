@@ -19,7 +19,7 @@ from handoff.artifacts.release.evidence import (
     TakenOver,
 )
 from handoff.artifacts.release.manifest import Manifest, parse_manifest
-from handoff.tasks.report.numbers import percent
+from handoff.tasks.report.numbers import format_percent
 from handoff.tasks.report.page import environment, evidence
 from tests.artifacts.recipe.generations import for_gpus
 from tests.artifacts.samples import (
@@ -145,11 +145,11 @@ def test_special_inputs_do_not_blur_the_error_on_ordinary_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "told"),
+    ("share", "expected"),
     [(0.0, "0 %"), (0.04, "<0.1 %"), (7.84, "7.8 %"), (99.6, "100 %"), (3712.0, "3,712 %")],
 )
-def test_shares_have_the_digits_that_tell_something(share: float, told: str) -> None:
-    assert percent(share) == told
+def test_shares_have_the_digits_that_tell_something(share: float, expected: str) -> None:
+    assert format_percent(share) == expected
 
 
 def test_a_refusal_says_why_before_anything_else() -> None:
@@ -222,7 +222,7 @@ def test_a_package_that_nobody_ran_is_no_accepted_one() -> None:
     assert "source level" not in words
 
 
-def test_what_was_seen_of_kernels_sources_is_told_with_what_it_does_not_show() -> None:
+def test_what_was_seen_of_kernels_sources_is_shown_with_what_it_does_not_show() -> None:
     waiting = replace(
         sample_target("cuda-sm90"), accepted=False, unverified="no GPU here", deviations=(),
         timings=(), skipped=(), source_checked=sample_source_check(),
@@ -332,9 +332,9 @@ def test_the_metric_stands_beside_the_numbers_with_what_was_agreed() -> None:
 
 def test_a_package_for_several_gpus_says_which_of_them_has_not_run_it() -> None:
     words = Page(page_of(sample_manifest(for_gpus(90, untried=(80,))))).words
-    told = "not yet verified for compute capability 8.0"
-    assert f"accepted, {told}" in words
-    assert f"cuda-sm80+sm90 is {told}." in words
+    note = "not yet verified for compute capability 8.0"
+    assert f"accepted, {note}" in words
+    assert f"cuda-sm80+sm90 is {note}." in words
     assert "compute capability 8.0 and 9.0" in words, "what it is for"
     whole = Page(page_of(sample_manifest(for_gpus(80, 90)))).words
     assert "not yet verified" not in whole
