@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from handoff.artifacts.recipe.target import CpuTarget
 from handoff.tasks.compile.messages import CompileJob
 from handoff.tasks.compile.step import compile_package
-from handoff.tasks.compile.workdir import private_place
+from handoff.tasks.compile.workdir import private_cache_folder
 from handoff.tasks.conformance.judging import Fault, find_fault
 from handoff.tasks.conformance.lookup import calls_of
 from handoff.tasks.conformance.patterns import PREFIX
@@ -43,7 +43,7 @@ class Captured:
 
     @property
     def is_sized_by_values(self) -> bool:
-        """Tell whether the size of a result depends on the inputs' values."""
+        """Return whether the size of a result depends on the inputs' values."""
         return "_assert_scalar" in self.code or "sym_size" in self.code
 
 
@@ -196,7 +196,7 @@ def _package(
 ) -> Iterator[Path]:
     """Compile the samples as a release's program is compiled, into a package that is gone after."""
     program = export(samples)
-    with private_place() as place, tempfile.TemporaryDirectory() as folder:
+    with private_cache_folder() as place, tempfile.TemporaryDirectory() as folder:
         job = CompileJob(place, target, Path(folder), {**options, **_WRAPPER})
         compile_package(job, program, place / "model.pt2")
         yield place / "model.pt2"

@@ -118,7 +118,7 @@ class _Judge:
         return spreads
 
     def wrong(self, output: int, got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
-        """Tell for each element of a result whether it is wrong; dtype and shape are eager's."""
+        """Return for each element of a result whether it is wrong; dtype and shape are eager's."""
         wrong = ~_is_near(got, want, want.dtype)
         if not self._is_step:
             wrong &= got.isfinite() | want.isfinite()
@@ -157,7 +157,7 @@ def _is_near(one: torch.Tensor, other: torch.Tensor, kind: torch.dtype) -> torch
 
 
 def _is_right(one: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    """Tell for each element whether it is float64's, or as near to it as eager's."""
+    """Return for each element whether it is float64's, or as near to it as eager's."""
     if not (eager.is_floating_point() or eager.is_complex()):
         return one == exact.to(one.dtype)
     rounded = exact.to(one.dtype)

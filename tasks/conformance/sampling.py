@@ -105,7 +105,7 @@ def all_pairs() -> list[Pair]:
 
 
 def integers_may_vary(operator: str) -> bool:
-    """Tell whether integers given to the operator are numbers, and no indices or sizes."""
+    """Return whether integers given to the operator are numbers, and no indices or sizes."""
     from torch.testing._internal.opinfo.core import (
         BinaryUfuncInfo,
         ReductionOpInfo,

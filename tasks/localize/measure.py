@@ -49,7 +49,7 @@ class Judged:
 
     @property
     def is_wrong(self) -> bool:
-        """Tell whether a rule was broken."""
+        """Return whether a rule was broken."""
         return not self.deviation.accepted
 
     @property
@@ -146,7 +146,7 @@ def is_eagers_own(
     scale: Scale,
     conditioning: Conditioning | None,
 ) -> bool:
-    """Tell whether an output lies no further from float64, or from eager, than eager's errors.
+    """Return whether an output lies no further from float64, or from eager, than eager's errors.
 
     Both outputs have one shape, which may be any. Eager is far from float64, too, where it stands
     on the other side of a step: of a multiple of a divisor, say. That excuses no package on inputs

@@ -185,7 +185,7 @@ class Search:
         return None
 
     def _halve(self, part: Sequence[Node]) -> bool:
-        """Look for a smaller part of a part that is still wrong; tell whether there is one."""
+        """Look for a smaller part of a part that is still wrong; return whether there is one."""
         nodes = list(part)
         half, quarter = (len(nodes) + 1) // 2, max(1, len(nodes) // 4)
         tried: list[list[Node]] = [nodes, []]

@@ -93,13 +93,13 @@ def computing_nodes(program: ExportedProgram) -> tuple[Node, ...]:
 
 
 def writes(node: Node) -> bool:
-    """Tell whether the node changes a tensor that it is given."""
+    """Return whether the node changes a tensor that it is given."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and schema.is_mutable
 
 
 def is_tensor(node: Node) -> bool:
-    """Tell whether the node's value is one tensor."""
+    """Return whether the node's value is one tensor."""
     return isinstance(node.meta.get("val"), torch.Tensor)
 
 
