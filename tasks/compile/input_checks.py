@@ -156,14 +156,16 @@ def _fixed_dimension_error(place: int, axis: int, size: str, limits: Dimension) 
 def declared_ranges(program: ExportedProgram) -> dict[Axis, Dimension]:
     """Return the range of each dynamic axis of the program's inputs."""
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
-    found: dict[Axis, Dimension] = {}
+    ranges: dict[Axis, Dimension] = {}
     for place, name in enumerate(program.graph_signature.user_inputs):
         value = nodes[str(name)].meta["val"]
         for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             if isinstance(size, torch.SymInt):
-                expression, known = size.node.expr, program.range_constraints
+                expression, constraints = size.node.expr, program.range_constraints
                 # Of multiples, both are there: from 1 on of them as declared, and from 2 computed.
-                limits = dimension_of(known.get(expression) or bound_sympy(expression, known))
+                limits = dimension_of(
+                    constraints.get(expression) or bound_sympy(expression, constraints)
+                )
                 factor, _ = expression.as_coeff_Mul()
-                found[place, axis] = limits.narrowed(max(int(factor), 1)) or limits
-    return found
+                ranges[place, axis] = limits.narrowed(max(int(factor), 1)) or limits
+    return ranges

@@ -94,13 +94,13 @@ def _first_nonzero_word(path: Path, start: int, size: int) -> tuple[int, int] | 
 
 
 def _find_tensors(
-    path: Path, content: mmap.mmap, span: Span, known: dict[int, list[_TensorSignature]]
+    path: Path, content: mmap.mmap, span: Span, signatures: dict[int, list[_TensorSignature]]
 ) -> Iterator[Span]:
     """Give the places of tensors within a span, in order, none of which overlap."""
     free = span.start
     failed = Counter[Digest]()
-    for place, word in _find_words(content, span, known.keys()):
-        for tensor in known[word]:
+    for place, word in _find_words(content, span, signatures.keys()):
+        for tensor in signatures[word]:
             start, size, digest = place - tensor.at, tensor.part.size_bytes, tensor.part.digest
             fits = free <= start and start + size <= span.start + span.size
             if not fits or failed[digest] == _TRIES:

@@ -119,7 +119,7 @@ def require_comparable(sample: Sample) -> None:
     except Exception as error:  # the operator's own refusal of its sample
         raise NotComparable(f"eager: {first_line(error)}") from error
     # A pattern may change one: what it returns is compared.
-    changed = any(not _same(one, other) for one, other in zip(inputs, before, strict=True))
+    changed = any(not _is_same(one, other) for one, other in zip(inputs, before, strict=True))
     if changed and not sample.pair.operator.startswith(PREFIX):
         raise NotComparable("it changes its input")
     if not first:
@@ -128,11 +128,11 @@ def require_comparable(sample: Sample) -> None:
         raise NotComparable("its result is no dense tensor")
     torch.manual_seed(2)
     second = eager_results(sample, sample.tensors)
-    if not all(_same(one, other) for one, other in zip(first, second, strict=True)):
+    if not all(_is_same(one, other) for one, other in zip(first, second, strict=True)):
         raise NotComparable("its result is drawn at random, or uninitialised")
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.shape != other.shape or one.dtype is not other.dtype:
         return False
     return bool(((one == other) | (one.isnan() & other.isnan())).all())
@@ -182,7 +182,7 @@ def _ask(
 ) -> list[Outcome]:
     outcomes = [Outcome(one) for one in captured]
     try:
-        with _compiled_bundle([one.sample for one in captured], target, options) as path:
+        with _compile_bundle([one.sample for one in captured], target, options) as path:
             package = torch._inductor.aoti_load_package(str(path))
             _ask_all(package, outcomes)
     except Exception as error:  # noqa: BLE001 - the obstacle is the result
@@ -197,7 +197,7 @@ def _ask(
 
 
 @contextmanager
-def _compiled_bundle(
+def _compile_bundle(
     samples: list[Sample], target: CpuTarget, options: dict[str, object]
 ) -> Iterator[Path]:
     """Compile the samples as a release's program is compiled, into a package that is gone after."""

@@ -77,7 +77,7 @@ def find_fault(
     for output, (one, other) in enumerate(zip(got, want, strict=True)):
         if one.dtype is not other.dtype or one.shape != other.shape:
             return Fault(output, 1, 1, -1, _format_type(one), _format_type(other))
-        wrong = judge.wrong(output, one, other)
+        wrong = judge.wrong_elements(output, one, other)
         if wrong.any():
             first = int(wrong.reshape(-1).nonzero()[0])
             return Fault(
@@ -119,7 +119,7 @@ class _Judge:
                 torch.maximum(spread, distance.nan_to_num(0.0, posinf=float("inf")), out=spread)
         return spreads
 
-    def wrong(self, output: int, got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
+    def wrong_elements(self, output: int, got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
         """Return for each element of a result whether it is wrong; dtype and shape are eager's."""
         wrong = ~_is_near(got, want, want.dtype)
         if not self._is_step:

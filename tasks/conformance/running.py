@@ -75,7 +75,7 @@ _REPORTS = (
 )  # fmt: skip
 
 
-def with_reports(row: Row) -> Row:
+def attach_reports(row: Row) -> Row:
     """Return a wrong row with the numbers of the public reports on it."""
     if row.standing != "wrong":
         return row
@@ -176,7 +176,7 @@ def make_table(plan: Plan, report_progress: Tell) -> Conformance:
     finally:
         for process in processes:
             process.close()
-    ordered = sorted(map(with_reports, rows), key=lambda row: (row.operator, row.dtype))
+    ordered = sorted(map(attach_reports, rows), key=lambda row: (row.operator, row.dtype))
     if previous and not plan.again and tuple(ordered) == previous.rows:
         # Nothing was asked: it stays what it is.
         return previous
@@ -200,9 +200,9 @@ def _ask_all(
     report_progress: Tell,
 ) -> tuple[list[Row], float]:
     """Return a row for each pair, as it is known or asked now, and the seconds that all took."""
-    known, seconds = ({}, 0.0) if plan.again else store.read()
-    rows = [known[pair] for pair in pairs if pair in known]
-    missing = [pair for pair in pairs if pair not in known]
+    stored, seconds = ({}, 0.0) if plan.again else store.read()
+    rows = [stored[pair] for pair in pairs if pair in stored]
+    missing = [pair for pair in pairs if pair not in stored]
     bundles = [
         tuple(missing[start : start + _PAIRS_PER_BUNDLE])
         for start in range(0, len(missing), _PAIRS_PER_BUNDLE)

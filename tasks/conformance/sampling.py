@@ -90,8 +90,8 @@ def _operators() -> dict[str, Any]:
     # It takes seconds to import.
     from torch.testing._internal.common_methods_invocations import op_db
 
-    known: tuple[Any, ...] = (*PATTERNS, *op_db)
-    return {info.full_name: info for info in known}
+    infos: tuple[Any, ...] = (*PATTERNS, *op_db)
+    return {info.full_name: info for info in infos}
 
 
 def all_pairs() -> list[Pair]:

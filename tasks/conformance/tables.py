@@ -121,11 +121,11 @@ def read_tables(job: ReadTablesJob) -> Tables:
     for other in kept_toolchains(store):
         if (table := read_table(store, trust, other)) is not None:
             earlier.append(table)
-    alike = [
+    same_target = [
         table for table in earlier
         if table.digest != digest
         and table.target == toolchain["target"]
         and table.toolchain["options"] == toolchain["options"]
     ]  # fmt: skip
-    before = max(alike, key=lambda table: table.made, default=None)
+    before = max(same_target, key=lambda table: table.made, default=None)
     return Tables(current or shipped_table(digest), before, is_kept=current is not None)

@@ -20,7 +20,7 @@ def format_verdict(job: LocalizeJob, result: LocalizeResult) -> str:
     """Return the verdict: what is wrong, where, by how much, and what makes it right."""
     match result.cause:
         case "not reproduced":
-            sentences = _nothing_found(result)
+            sentences = _no_fault_sentences(result)
         case "program":
             sentences = [
                 f"The program is wrong before it is compiled: on {result.case} it has a relative "
@@ -47,7 +47,7 @@ def format_verdict(job: LocalizeJob, result: LocalizeResult) -> str:
     return ". ".join(sentences) + "."
 
 
-def _nothing_found(result: LocalizeResult) -> list[str]:
+def _no_fault_sentences(result: LocalizeResult) -> list[str]:
     if not result.is_complete:
         return [f"Nothing was found: {'; '.join(result.notes)}"]
     return ["Not reproduced: compiled again, the package's numbers are right"]

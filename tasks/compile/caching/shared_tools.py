@@ -52,19 +52,19 @@ def use_headers_from(shared: Path | None) -> Iterator[None]:
 
     Others it makes in its own.
     """
-    make = codecache._precompile_header
+    original = codecache._precompile_header
 
-    def take(header: str, hashable_cmd_line: str, **command: object) -> str:
+    def precompile(header: str, hashable_cmd_line: str, **command: object) -> str:
         try:
             with replaced(codecache, "_HEADER_DIR", str(Path(str(shared), "headers"))):
-                return make(header, hashable_cmd_line, **command)
+                return original(header, hashable_cmd_line, **command)
         except Exception:  # noqa: BLE001 - whatever it is, one's own are as good
-            return make(header, hashable_cmd_line, **command)
+            return original(header, hashable_cmd_line, **command)
 
     if shared is None:
         yield
         return
-    with replaced(codecache, "_precompile_header", take):
+    with replaced(codecache, "_precompile_header", precompile):
         yield
 
 

@@ -59,7 +59,7 @@ class PythonProgram:
 _UNUSED_PATH = "model.pt2"
 
 
-class _WrittenError(Exception):
+class _ProgramWrittenError(Exception):
     """Ends a compilation when the program is there."""
 
 
@@ -119,7 +119,7 @@ def _capture_program(written: list[PythonProgram], weights: Weights) -> Iterator
             if isinstance(value, torch.Tensor)
         }
         written.append(PythonProgram(code.value, constants, graph, attributes, nodes))
-        raise _WrittenError
+        raise _ProgramWrittenError
 
     with replaced(GraphLowering, "codegen_with_cpp_wrapper", write):
         yield

@@ -83,10 +83,10 @@ def can_add_ptx() -> bool:
 def require_known_torch() -> None:
     """Raise `EnvironmentLacking` unless this torch's internals are known."""
     if reason := why_not_here():
-        known = ", ".join(f"torch {t} with triton {k}" for t, k in KNOWN_TORCH.items())
+        supported = ", ".join(f"torch {t} with triton {k}" for t, k in KNOWN_TORCH.items())
         raise EnvironmentLacking(
             "compiling for a GPU where there is none leans on torch's internals",
-            expected=f"a CUDA build of a version that they are known of ({known})",
+            expected=f"a CUDA build of a version that they are known of ({supported})",
             got=reason,
             remedy="Install that version, or compile on a machine with the GPU",
         )

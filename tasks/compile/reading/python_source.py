@@ -112,7 +112,7 @@ def _check_node(node: ast.AST, assigned: Collection[str]) -> None:
     if isinstance(text, bytes) or (isinstance(text, str) and not _TEXT.fullmatch(text)):
         raise _refusal("texts that are names, sizes or messages of torch's", node)
     allowed = assigned if isinstance(node, ast.Name | ast.FunctionDef | ast.arg) else ()
-    for word in _words(node):
+    for word in _names_in(node):
         # What the code makes itself reaches nothing else, whatever it is called.
         if not is_known(word) and not (word in allowed and word not in _DENIED):
             raise unknown_code_error("words of torch's and Triton's own", word)
@@ -134,7 +134,7 @@ def _is_on_device(node: ast.AST) -> bool:
     )
 
 
-def _words(node: ast.AST) -> list[str]:
+def _names_in(node: ast.AST) -> list[str]:
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name) | ast.FunctionDef(name=name):
             return [name]
