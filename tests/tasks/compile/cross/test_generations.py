@@ -38,7 +38,7 @@ A100, H100 = TARGET.profiles
 
 
 @dataclass(frozen=True)
-class Kept:
+class CompiledKernel:
     """A kernel that was compiled: its name, what Triton made of it, and its warps."""
 
     name: str
@@ -51,17 +51,17 @@ class Both:
     """The package for both, and what was assembled on the way."""
 
     built: CrossBuildResult
-    kept: tuple[Kept, ...]
+    kept: tuple[CompiledKernel, ...]
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
     """The small network for an A100 and an H100; once for all tests of this file."""
-    kept: list[Kept] = []
+    kept: list[CompiledKernel] = []
     assemble = Assembler.assemble_further
 
     def note(self: Assembler, name: str, binary: Any, warps: int) -> Any:
-        kept.append(Kept(name, binary, warps))
+        kept.append(CompiledKernel(name, binary, warps))
         return assemble(self, name, binary, warps)
 
     folder = tmp_path_factory.mktemp("both") / "package"
