@@ -192,7 +192,7 @@ def _instruction_sets(target: Target, library: Path) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Compilation:
-    """How the packages in the building folder came about."""
+    """How the packages in the staging folder came about."""
 
     reused: Reused = ""
     assumed: tuple[AssumedRange, ...] = ()

@@ -127,11 +127,8 @@ class Search:
                 continue
             # The whole program is compiled to return also the values of some nodes.
             all_nodes = computing_nodes(self._program)
-            result = self._trials.compile_part(
-                cut(
-                    self._program, self._values, all_nodes, self._limit_taps(computing[start::step])
-                )
-            )
+            taps = self._limit_taps(computing[start::step])
+            result = self._trials.compile_part(cut(self._program, self._values, all_nodes, taps))
             if result.failure:
                 continue
             by_name = dict(zip(result.part.outputs, result.judged, strict=True))
@@ -162,13 +159,13 @@ class Search:
             return
 
     def _limit_taps(self, taps: list[Node]) -> list[Node]:
-        taps_kept, size = [], 0
+        chosen, size = [], 0
         for node in taps:
             value = self._values[node.name]
             size += value.numel() * value.element_size()
             if size <= _MAX_TAPPED_BYTES:
-                taps_kept.append(node)
-        return taps_kept
+                chosen.append(node)
+        return chosen
 
     def _confirm(self, suspects: list[Node]) -> PartResult | None:
         """Return the suspects as a part that is wrong alone, with their neighbours if need be."""
