@@ -16,15 +16,15 @@ from handoff.artifacts.isolated import own_package
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import ArmTarget, CudaTarget
 from handoff.artifacts.record import to_plain
-from handoff.tasks.compile.arm.sysroot import COMPILERS, first_found
+from handoff.tasks.compile.arm.sysroot import COMPILERS, find_program
 from handoff.tasks.steps import ROWS
 
 # A module that is imported, at whatever place, or named in a text, as child processes are.
-_NAMED = re.compile(rb"\bhandoff((?:\.[a-z_][a-z_0-9]*)+)")
+_MODULE_NAME = re.compile(rb"\bhandoff((?:\.[a-z_][a-z_0-9]*)+)")
 # What `infra` and `flows` hold starts the steps; what they compute is not theirs.
 _ROOMS = ("artifacts", "tasks")
 # It names every step, and computes nothing.
-_TABLE = Path("tasks", "steps.py")
+_STEP_TABLE = Path("tasks", "steps.py")
 
 
 @cache
@@ -37,11 +37,11 @@ def own_code() -> Digest:
 def digest_sources(*modules: str) -> Digest:
     """Return the digest of these modules' code and of all that it names, as it was at first."""
     root = Path(own_package())
-    sources = sources_below(root, modules)
+    sources = find_sources(root, modules)
     return digest_tree({path.relative_to(root).as_posix(): digest_file(path) for path in sources})
 
 
-def sources_below(root: Path, modules: Iterable[str]) -> set[Path]:
+def find_sources(root: Path, modules: Iterable[str]) -> set[Path]:
     """Return the files of these modules of `root`'s rooms and of all that they name, and so on.
 
     A package that is named counts with each module in it: `from` it anything may be imported.
@@ -49,15 +49,17 @@ def sources_below(root: Path, modules: Iterable[str]) -> set[Path]:
     """
     waiting, found = list(modules), set[Path]()
     while waiting:
-        for path in set(_files_of(root, waiting.pop().split("."))) - found - {root / _TABLE}:
+        for path in (
+            set(_module_files(root, waiting.pop().split("."))) - found - {root / _STEP_TABLE}
+        ):
             found.add(path)
-            waiting += [name[1:].decode() for name in _NAMED.findall(path.read_bytes())]
+            waiting += [name[1:].decode() for name in _MODULE_NAME.findall(path.read_bytes())]
     return found | {
         source for folder in {p.parent for p in found} for source in folder.glob("*.cpp")
     }
 
 
-def _files_of(root: Path, names: list[str]) -> Iterator[Path]:
+def _module_files(root: Path, names: list[str]) -> Iterator[Path]:
     """Give the files that importing a module runs; what follows a module's name is in it."""
     if names[0] not in _ROOMS:
         return
@@ -76,8 +78,8 @@ def fingerprint_release(delivery: Digest, recipe: Recipe, compiler: str) -> Dige
         "delivery": delivery,
         "recipe": to_plain(recipe),
         "targets": [target.slug for target in recipe.resolved_targets()],
-        "torch": _torch(),
-        **_kernel_compiler(recipe),
+        "torch": _torch_version(),
+        **_triton_version(recipe),
         "compiler": compiler_banner(compiler),
         **_cross_compiler(recipe),
         "code": own_code(),
@@ -86,12 +88,12 @@ def fingerprint_release(delivery: Digest, recipe: Recipe, compiler: str) -> Dige
 
 
 @cache
-def _torch() -> str:
+def _torch_version() -> str:
     """Return torch's version, which is read off a file of some kilobytes."""
     return version("torch")
 
 
-def _kernel_compiler(recipe: Recipe) -> dict[str, str]:
+def _triton_version(recipe: Recipe) -> dict[str, str]:
     """Return the version of what compiles GPU kernels, where the recipe asks for any."""
     if not any(isinstance(target, CudaTarget) for target in recipe.resolved_targets()):
         return {}
@@ -106,15 +108,15 @@ def _cross_compiler(recipe: Recipe) -> dict[str, str]:
     targets = recipe.resolved_targets()
     if not any(isinstance(target, ArmTarget) and target.is_emulated for target in targets):
         return {}
-    found = first_found(COMPILERS)
-    return {"cross compiler": compiler_banner(found) if found else ""}
+    compiler = find_program(COMPILERS)
+    return {"cross compiler": compiler_banner(compiler) if compiler else ""}
 
 
 @cache
 def compiler_banner(compiler: str) -> str:
     """Return what the compiler says of its version; raise `EnvironmentLacking` without one."""
     try:
-        told = subprocess.run(
+        completed = subprocess.run(
             [compiler, "--version"], capture_output=True, text=True, timeout=30, check=False
         )
     except OSError as error:
@@ -122,4 +124,4 @@ def compiler_banner(compiler: str) -> str:
             "there is no C++ compiler", expected=compiler, got=error.strerror or str(error),
             remedy="Install g++, or set CXX to one that is there",
         ) from error  # fmt: skip
-    return told.stdout
+    return completed.stdout

@@ -40,12 +40,12 @@ _TOO_SMALL = re.compile(r"(_size\[(\d+)\] < )(\d+)(\).*?expected it to be >= )\d
 _TOO_LARGE = re.compile(r"(_size\[(\d+)\] > )(\d+)(\).*?expected to be <= )\d+", re.DOTALL)
 _STRIDE = re.compile(r"if \((\d+) != (\w+)_stride\[(\d+)\]\)")
 _SIZES_END = re.compile(r"(?=    auto (\w+)_stride = )")
-_FIXED = re.compile(r"if \((\d+) != \w+_size\[(\d+)\]\)")
+_FIXED_SIZE = re.compile(r"if \((\d+) != \w+_size\[(\d+)\]\)")
 
 
 @contextmanager
-def checked_inputs(program: ExportedProgram) -> Iterator[list[AssumedRange]]:
-    """Let what is compiled from `program` in the body check its inputs unless told not to.
+def enable_input_checks(program: ExportedProgram) -> Iterator[list[AssumedRange]]:
+    """Let what is compiled from `program` in the body check its inputs by default.
 
     The list is filled with what the compiler assumed. Raises `BlessingRefused` where it fixed a
     dimension that is declared as dynamic, and `EnvironmentLacking` where this torch emits something
@@ -56,51 +56,53 @@ def checked_inputs(program: ExportedProgram) -> Iterator[list[AssumedRange]]:
     assumed: list[AssumedRange] = []
 
     def compile_checked(graph: Any, code: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        checked, found = turn_on(code, declared)
-        assumed.extend(found)
+        checked, narrowed = enable_checks(code, declared)
+        assumed.extend(narrowed)
         return original(graph, checked, *args, **kwargs)
 
     with replaced(AotCodeCompiler, "compile", staticmethod(compile_checked)):
         yield assumed
 
 
-def turn_on(code: str, declared: Mapping[Axis, Dimension]) -> tuple[str, list[AssumedRange]]:
+def enable_checks(code: str, declared: Mapping[Axis, Dimension]) -> tuple[str, list[AssumedRange]]:
     """Return generated C++ whose checks are on and as declared, and what it had assumed instead."""
     if code.count(_OFF_BY_DEFAULT) != 1:
-        raise _unknown_code()
+        raise _unknown_code_error()
     first, *checks = _CHECK.split(code.replace(_OFF_BY_DEFAULT, _ON_BY_DEFAULT))
     assumed: dict[Axis, Dimension] = {}
-    fixed = [first, *(_mend(check, declared, assumed) for check in checks)]
-    return "".join(fixed), [
+    corrected = [first, *(_declare_bounds(check, declared, assumed) for check in checks)]
+    return "".join(corrected), [
         AssumedRange(place, axis, limits.min, limits.max)
         for (place, axis), limits in assumed.items()
     ]
 
 
-def _mend(check: str, declared: Mapping[Axis, Dimension], assumed: dict[Axis, Dimension]) -> str:
+def _declare_bounds(
+    check: str, declared: Mapping[Axis, Dimension], assumed: dict[Axis, Dimension]
+) -> str:
     """Put the declared bounds into the check of one input; note those that were narrower."""
-    found = _PLACE.match(check)
-    assert found is not None
-    place = int(found[1])
-    for size, axis in _FIXED.findall(check):
+    header = _PLACE.match(check)
+    assert header is not None
+    place = int(header[1])
+    for size, axis in _FIXED_SIZE.findall(check):
         if (place, int(axis)) in declared:
-            raise _fixed(place, int(axis), size, declared[place, int(axis)])
+            raise _fixed_dimension_error(place, int(axis), size, declared[place, int(axis)])
     emitted = {int(axis): [2, 1 << 62] for _, axis, _, _ in _TOO_SMALL.findall(check)}
 
-    def bound(match: re.Match[str], end: int) -> str:
+    def replace_bound(match: re.Match[str], end: int) -> str:
         axis = int(match[2])
         limits = declared.get((place, axis))
         emitted.setdefault(axis, [0, 1 << 62])[end] = int(match[3])
         if limits is None:
             return match[0]
-        wanted = limits.max if end else limits.min
-        return f"{match[1]}{wanted}{match[4]}{wanted}"
+        limit = limits.max if end else limits.min
+        return f"{match[1]}{limit}{match[4]}{limit}"
 
     # Of an axis of one element the stride says nothing: a row taken out of a table has the table's.
     check = _STRIDE.sub(r"if (\1 != \2_stride[\3] && \2_size[\3] != 1)", check)
-    check = _TOO_SMALL.sub(lambda match: bound(match, 0), check)
-    check = _TOO_LARGE.sub(lambda match: bound(match, 1), check)
-    check = _with_multiples(check, place, declared)
+    check = _TOO_SMALL.sub(lambda match: replace_bound(match, 0), check)
+    check = _TOO_LARGE.sub(lambda match: replace_bound(match, 1), check)
+    check = _add_multiple_checks(check, place, declared)
     for axis, (low, high) in emitted.items():
         limits = declared.get((place, axis))
         least = max(limits.min, 2 * limits.multiple_of) if limits else 0
@@ -109,7 +111,7 @@ def _mend(check: str, declared: Mapping[Axis, Dimension], assumed: dict[Axis, Di
     return check
 
 
-def _with_multiples(check: str, place: int, declared: Mapping[Axis, Dimension]) -> str:
+def _add_multiple_checks(check: str, place: int, declared: Mapping[Axis, Dimension]) -> str:
     """Add a check of each axis of an input that takes multiples alone, for which torch emits none.
 
     Raises `EnvironmentLacking` where this torch's code has no place for it.
@@ -120,20 +122,20 @@ def _with_multiples(check: str, place: int, declared: Mapping[Axis, Dimension]) 
     }  # fmt: skip
     if not steps:
         return check
-    found = _SIZES_END.search(check)
-    if found is None:
-        raise _unknown_code()
-    size = f"{found[1]}_size"
+    end_of_sizes = _SIZES_END.search(check)
+    if end_of_sizes is None:
+        raise _unknown_code_error()
+    size = f"{end_of_sizes[1]}_size"
     added = "".join(
         f"    if ({size}[{axis}] % {step} != 0) {{\n"
         f'        throw std::runtime_error("input_handles[{place}]: dim value at {axis}, expected '
         f'a multiple of {step}, but got: " + std::to_string({size}[{axis}]));\n    }}\n'
         for axis, step in sorted(steps.items())
     )
-    return check[: found.start()] + added + check[found.start() :]
+    return check[: end_of_sizes.start()] + added + check[end_of_sizes.start() :]
 
 
-def _unknown_code() -> EnvironmentLacking:
+def _unknown_code_error() -> EnvironmentLacking:
     return EnvironmentLacking(
         "packages can't be made to check their inputs",
         expected="code as torch 2.11 to 2.15 generates it",
@@ -142,7 +144,7 @@ def _unknown_code() -> EnvironmentLacking:
     )
 
 
-def _fixed(place: int, axis: int, size: str, limits: Dimension) -> BlessingRefused:
+def _fixed_dimension_error(place: int, axis: int, size: str, limits: Dimension) -> BlessingRefused:
     return BlessingRefused(
         f"the compiler fixed axis {axis} of input {place} at {size}",
         expected=f"a package for {limits}, as the delivery declares",
@@ -154,14 +156,16 @@ def _fixed(place: int, axis: int, size: str, limits: Dimension) -> BlessingRefus
 def declared_ranges(program: ExportedProgram) -> dict[Axis, Dimension]:
     """Return the range of each dynamic axis of the program's inputs."""
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
-    found: dict[Axis, Dimension] = {}
+    ranges: dict[Axis, Dimension] = {}
     for place, name in enumerate(program.graph_signature.user_inputs):
         value = nodes[str(name)].meta["val"]
         for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             if isinstance(size, torch.SymInt):
-                expression, known = size.node.expr, program.range_constraints
+                expression, constraints = size.node.expr, program.range_constraints
                 # Of multiples, both are there: from 1 on of them as declared, and from 2 computed.
-                limits = dimension_of(known.get(expression) or bound_sympy(expression, known))
+                limits = dimension_of(
+                    constraints.get(expression) or bound_sympy(expression, constraints)
+                )
                 factor, _ = expression.as_coeff_Mul()
-                found[place, axis] = limits.narrowed(max(int(factor), 1)) or limits
-    return found
+                ranges[place, axis] = limits.narrowed(max(int(factor), 1)) or limits
+    return ranges

@@ -25,10 +25,10 @@ def lower_int8_sums() -> None:
     @register_lowering(
         torch.ops.handoff.int8_convolution_packed.default, type_promotion_kind=None
     )  # fmt: skip
-    def lower(*given: Any) -> Any:  # noqa: ANN401 - Inductor's own values
-        *layer, added, added_scale, added_zero, onto, activation = given
-        own = lowerings[torch.ops.aten.clone](added, memory_format=torch.channels_last)
-        layer[_BIAS:_BIAS] = [own]
+    def lower(*arguments: Any) -> Any:  # noqa: ANN401 - Inductor's own values
+        *layer, added, added_scale, added_zero, onto, activation = arguments
+        copied = lowerings[torch.ops.aten.clone](added, memory_format=torch.channels_last)
+        layer[_BIAS:_BIAS] = [copied]
         return lowerings[torch.ops.onednn.qconv2d_pointwise.binary](
             *layer, onto[0], int(onto[1]), torch.uint8, added_scale, added_zero, "sum", 1.0,
             activation, [], "",

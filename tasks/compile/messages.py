@@ -85,9 +85,9 @@ class CompileResult:
 
     `instruction_sets` are those that were found in the code, by /proc/cpuinfo's names. `reused` is
     what came from the cache: the package whole, its code with other weights, or nothing. `kernels`
-    tells each GPU kernel with the configuration that was kept. `code` is the digest of all of the
+    names each GPU kernel with the configuration that was kept. `code` is the digest of all of the
     library that its speed depends on; empty where that isn't known. `atomic_sums` are the functions
-    in it that add floating-point numbers in an order that threads decide. `sources` tell what the
+    in it that add floating-point numbers in an order that threads decide. `sources` say what the
     kernels for a GPU that isn't here were compiled from.
     """
 

@@ -78,27 +78,27 @@ def write_package(original: Path, library: Path, destination: Path) -> None:
     """Write the package to ship: the entries of `original` but for sources, and this library."""
     with zipfile.ZipFile(original) as old, zipfile.ZipFile(destination, "w") as new:
         name = _library_name(old)
-        told = [
+        checksums = [
             f"{entry.filename} {entry.CRC}" for entry in old.infolist()
             if not entry.filename.endswith((*_SOURCES, _ID_FILE, name))
         ]  # fmt: skip
         # What stands for the contents, as torch's writer puts it there.
-        digest = digest_bytes("\n".join([*told, digest_file(library)]).encode())
+        digest = digest_bytes("\n".join([*checksums, digest_file(library)]).encode())
         number = str(int(digest.hex, 16))[:_ID_DIGITS].zfill(_ID_DIGITS)
         for entry in old.infolist():
-            kept = zipfile.ZipInfo(entry.filename, _NO_DATE)
+            info = zipfile.ZipInfo(entry.filename, _NO_DATE)
             if entry.filename.endswith(_SOURCES):
                 if _FOUND_BY_SOURCE and entry.filename.endswith(".cpp"):
-                    new.writestr(kept, b"")
+                    new.writestr(info, b"")
                 continue
             if entry.filename == name:
-                kept.file_size = library.stat().st_size
-                with library.open("rb") as source, new.open(kept, "w") as target:
+                info.file_size = library.stat().st_size
+                with library.open("rb") as source, new.open(info, "w") as target:
                     shutil.copyfileobj(source, target, 1 << 20)
             elif entry.filename.endswith(_ID_FILE):
-                new.writestr(kept, number)
+                new.writestr(info, number)
             else:
-                new.writestr(kept, old.read(entry))
+                new.writestr(info, old.read(entry))
 
 
 def write_shell(package: Path, destination: Path) -> None:

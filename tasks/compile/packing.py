@@ -31,7 +31,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import has_free_symbols, statically_known_true
 
 from handoff.artifacts.recipe.target import ArmTarget, CpuTarget
-from handoff.tasks.compile.patching import moved, replaced
+from handoff.tasks.compile.patching import missing_internal, replaced
 
 _ATEN = torch.ops.aten
 
@@ -40,7 +40,7 @@ _HOOK = "_eliminate_duplicate_packed_nodes"
 # Those of serving machines, on which oneDNN's choice depends.
 _THREADS = (1, 2, 8, 32)
 # A batch that gives all threads enough to do, so that the layout is the same on any machine.
-_MANY = 1024
+_LARGE_BATCH = 1024
 # What is read of oneDNN's description of a layout (`memory_desc_t` of oneDNN 3): the number of
 # axes, four sizes of twelve, the padded sizes, the number of blocks, the first three's sizes and
 # axes. What doesn't agree with the weights' shape is no layout that is known here.
@@ -48,17 +48,17 @@ _LAYOUT = "<4xi4q72x4q272xi4x3q72x3q"
 
 
 @contextmanager
-def convolutions_packed() -> Iterator[None]:
+def pack_convolutions() -> Iterator[None]:
     """Let freezing pack the weights of convolutions of dynamic sizes, too, in the body.
 
     Raises `EnvironmentLacking` where torch has moved what this leans on.
     """
-    with _each_before_folding(torch.ops.mkldnn._convolution_pointwise.default, _pack):
+    with _before_constant_folding(torch.ops.mkldnn._convolution_pointwise.default, _pack):
         yield
 
 
 @contextmanager
-def linears_for(target: CpuTarget | ArmTarget) -> Iterator[None]:
+def leave_linears_to_mkl(target: CpuTarget | ArmTarget) -> Iterator[None]:
     """Let freezing leave linear layers of a dynamic size to MKL, where the target has no AVX-512.
 
     It makes oneDNN's operators of them, while torch calls MKL for a layer that isn't frozen. On an
@@ -69,24 +69,24 @@ def linears_for(target: CpuTarget | ArmTarget) -> Iterator[None]:
     if not isinstance(target, CpuTarget) or "avx512f" in target.cpu_flags:
         yield
         return
-    with _each_before_folding(torch.ops.mkldnn._linear_pointwise.default, _unpack):
+    with _before_constant_folding(torch.ops.mkldnn._linear_pointwise.default, _unpack):
         yield
 
 
 @contextmanager
-def _each_before_folding(
+def _before_constant_folding(
     operator: torch._ops.OpOverload, change: Callable[[torch.fx.Node], None]
 ) -> Iterator[None]:
     original = getattr(mkldnn_fusion, _HOOK, None)
     if original is None:
-        raise moved(f"torch._inductor.fx_passes.mkldnn_fusion.{_HOOK}")
+        raise missing_internal(f"torch._inductor.fx_passes.mkldnn_fusion.{_HOOK}")
 
-    def change_first(module: torch.fx.GraphModule) -> object:
+    def change_then_call(module: torch.fx.GraphModule) -> object:
         for node in module.graph.find_nodes(op="call_function", target=operator):
             change(node)
         return original(module)
 
-    with replaced(mkldnn_fusion, _HOOK, change_first):
+    with replaced(mkldnn_fusion, _HOOK, change_then_call):
         yield
 
 
@@ -98,50 +98,57 @@ def _unpack(linear: torch.fx.Node) -> None:
     # Inductor calls the packet of overloads, not the only one that there is.
     if packed.target is not torch.ops.mkldnn._reorder_linear_weight:
         return
-    turned = packed.args[0]
-    assert isinstance(turned, torch.fx.Node)
-    if turned.target is not _ATEN.permute.default:
+    transposed = packed.args[0]
+    assert isinstance(transposed, torch.fx.Node)
+    if transposed.target is not _ATEN.permute.default:
         return
-    weight = turned.args[0]
+    weight = transposed.args[0]
     assert isinstance(weight, torch.fx.Node)
-    given, kept, made = (node.meta.get("val") for node in (rows, weight, linear))
+    rows_value, weight_value, output_value = (
+        node.meta.get("val") for node in (rows, weight, linear)
+    )
     # What Inductor itself put in may lack its value; other dtypes are oneDNN's.
-    if given is None or made is None or kept is None or kept.dtype is not torch.float32:
+    if (
+        rows_value is None
+        or output_value is None
+        or weight_value is None
+        or weight_value.dtype is not torch.float32
+    ):
         return
     graph = linear.graph
     with graph.inserting_before(linear):
         # Inductor has taken away the views that an exported layer has around its product.
-        flat = _reshaped(rows, [-1, given.shape[-1]]) if given.dim() > 2 else rows
+        flat = _insert_reshape(rows, [-1, rows_value.shape[-1]]) if rows_value.dim() > 2 else rows
         product = (
             graph.call_function(_ATEN.mm.default, (flat, weight))
             if bias is None
             else graph.call_function(_ATEN.addmm.default, (bias, flat, weight))
         )
-        product.meta["val"] = made.reshape(-1, made.shape[-1])
-        if given.dim() > 2:
-            sizes = [_size_of(rows, axis) for axis in range(given.dim() - 1)]
-            product = _reshaped(product, [*sizes, made.shape[-1]])
+        product.meta["val"] = output_value.reshape(-1, output_value.shape[-1])
+        if rows_value.dim() > 2:
+            sizes = [_insert_size(rows, axis) for axis in range(rows_value.dim() - 1)]
+            product = _insert_reshape(product, [*sizes, output_value.shape[-1]])
     product.meta.update(linear.meta)
     linear.replace_all_uses_with(product)
-    for node in (linear, packed, turned):
+    for node in (linear, packed, transposed):
         if not node.users:
             graph.erase_node(node)
 
 
-def _reshaped(node: torch.fx.Node, sizes: list[int | torch.fx.Node]) -> torch.fx.Node:
-    made = node.graph.call_function(_ATEN.reshape.default, (node, sizes))
-    known = [one.meta["val"] if isinstance(one, torch.fx.Node) else one for one in sizes]
-    made.meta["val"] = node.meta["val"].reshape(known)
-    return made
+def _insert_reshape(node: torch.fx.Node, sizes: list[int | torch.fx.Node]) -> torch.fx.Node:
+    reshape = node.graph.call_function(_ATEN.reshape.default, (node, sizes))
+    values = [one.meta["val"] if isinstance(one, torch.fx.Node) else one for one in sizes]
+    reshape.meta["val"] = node.meta["val"].reshape(values)
+    return reshape
 
 
-def _size_of(node: torch.fx.Node, axis: int) -> int | torch.fx.Node:
+def _insert_size(node: torch.fx.Node, axis: int) -> int | torch.fx.Node:
     size = node.meta["val"].shape[axis]
     if not isinstance(size, torch.SymInt):
         return int(size)
-    asked = node.graph.call_function(_ATEN.sym_size.int, (node, axis))
-    asked.meta["val"] = size
-    return asked
+    sym_size = node.graph.call_function(_ATEN.sym_size.int, (node, axis))
+    sym_size.meta["val"] = size
+    return sym_size
 
 
 def _pack(convolution: torch.fx.Node) -> None:
@@ -151,24 +158,24 @@ def _pack(convolution: torch.fx.Node) -> None:
     size = image.meta["val"].shape
     if weight.op != "get_attr" or not has_free_symbols(size) or _is_ambiguous(convolution, size):
         return
-    # Of a size that only the call tells (an unbacked one) the trace has none.
+    # Of a size that only the call knows (an unbacked one) the trace has none.
     traced = [one.node.hint if isinstance(one, torch.SymInt) else one for one in size]
     if None in traced:
         return
     graph = convolution.graph
-    least = [1 if isinstance(one, torch.SymInt) else one for one in size]
-    most = [_MANY, *traced[1:]] if isinstance(size[0], torch.SymInt) else traced
+    smallest = [1 if isinstance(one, torch.SymInt) else one for one in size]
+    largest = [_LARGE_BATCH, *traced[1:]] if isinstance(size[0], torch.SymInt) else traced
     weights = operator.attrgetter(str(weight.target))(graph.owning_module)
     settings = (padding, stride, dilation, groups)
-    wanted = _layouts(weights, [(*settings, most)])
-    if len(wanted) != 1:
+    preferred = _layouts(weights, [(*settings, largest)])
+    if len(preferred) != 1:
         return
-    others = _layouts(weights, [(*settings, size) for size in (traced, least)]) - wanted
-    if not all(_converts_fast(weights, one, *wanted) for one in others):
+    others = _layouts(weights, [(*settings, size) for size in (traced, smallest)]) - preferred
+    if not all(_converts_fast(weights, one, *preferred) for one in others):
         return
     with graph.inserting_before(convolution):
         packed = graph.call_function(
-            torch.ops.mkldnn._reorder_convolution_weight, (weight, *settings, most)
+            torch.ops.mkldnn._reorder_convolution_weight, (weight, *settings, largest)
         )
     convolution.update_arg(1, packed)
 
@@ -191,12 +198,12 @@ def _layouts(weights: torch.Tensor, settings: list[tuple[object, ...]]) -> set[b
 
 
 def _converts_fast(weights: torch.Tensor, one: bytes, other: bytes) -> bool:
-    """Tell whether oneDNN has compiled code from one layout to the other, not just a reference."""
-    found = [block_of(layout, weights.shape, weights.dtype) for layout in (one, other)]
+    """Return whether oneDNN has compiled code between the layouts, not just a reference."""
+    found = [block_size(layout, weights.shape, weights.dtype) for layout in (one, other)]
     return 0 not in found and max(found) % min(found) == 0
 
 
-def block_of(layout: bytes, shape: torch.Size, dtype: torch.dtype) -> int:
+def block_size(layout: bytes, shape: torch.Size, dtype: torch.dtype) -> int:
     """Return how many output channels lie beside each other; 0 for a layout that isn't known here.
 
     `layout` is oneDNN's description of how weights of the given shape and type lie: blocks of
@@ -205,13 +212,13 @@ def block_of(layout: bytes, shape: torch.Size, dtype: torch.dtype) -> int:
     """
     if len(layout) < struct.calcsize(_LAYOUT):
         return 0
-    axes, *told = struct.unpack_from(_LAYOUT, layout)
-    sizes, padded, count, *blocks = told[:4], told[4:8], *told[8:]
+    axes, *fields = struct.unpack_from(_LAYOUT, layout)
+    sizes, padded, count, *blocks = fields[:4], fields[4:8], *fields[8:]
     if axes != len(shape) or sizes != list(shape):
         return 0
     # Each block's size and axis: 0 is that of the output channels, 1 of the input channels.
-    laid: list[tuple[int, int]] = list(zip(blocks[:3], blocks[3:], strict=True))[:count]
-    match laid:
+    layout_blocks: list[tuple[int, int]] = list(zip(blocks[:3], blocks[3:], strict=True))[:count]
+    match layout_blocks:
         case [(size, 0)] if dtype is torch.float32 and padded == sizes:
             return size
         case [(16, 1), (size, 0), (2, 1)] if dtype is torch.bfloat16:
@@ -220,9 +227,11 @@ def block_of(layout: bytes, shape: torch.Size, dtype: torch.dtype) -> int:
 
 
 def _is_ambiguous(convolution: torch.fx.Node, size: torch.Size) -> bool:
-    """Tell whether the image lies in memory as it would with its channels last."""
-    made = convolution.meta["val"].shape
-    return _is_one(size[1]) or (all(map(_is_one, size[2:])) and not all(map(_is_one, made[2:])))
+    """Return whether the image lies in memory as it would with its channels last."""
+    output_shape = convolution.meta["val"].shape
+    return _is_one(size[1]) or (
+        all(map(_is_one, size[2:])) and not all(map(_is_one, output_shape[2:]))
+    )
 
 
 def _is_one(size: int | torch.SymInt) -> bool:

@@ -16,10 +16,10 @@ def replaced(owner: object, name: str, value: object) -> Iterator[None]:
     Raises `EnvironmentLacking` where there is no such name: torch has moved it.
     """
     if not hasattr(owner, name):
-        raise moved(f"{getattr(owner, '__name__', owner)}.{name}")
+        raise missing_internal(f"{getattr(owner, '__name__', owner)}.{name}")
     # What the owner itself holds: a static method as it stands, or nothing where it is inherited.
-    held = vars(owner)
-    is_own, before = name in held, held.get(name)
+    attributes = vars(owner)
+    is_own, before = name in attributes, attributes.get(name)
     setattr(owner, name, value)
     try:
         yield
@@ -48,7 +48,7 @@ def environment(names: Mapping[str, str | None]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def moved(name: str) -> EnvironmentLacking:
+def missing_internal(name: str) -> EnvironmentLacking:
     """Return the refusal of a torch that lacks a piece of itself that is leant on."""
     return EnvironmentLacking(
         "torch has moved a piece that compiling leans on", expected=name, got="none",

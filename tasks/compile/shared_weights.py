@@ -30,7 +30,7 @@ _TRIES = 16
 
 
 @dataclass(frozen=True)
-class _Known:
+class _TensorSignature:
     """A delivered tensor, and eight bytes by which it is looked for: where they lie in it."""
 
     part: Part
@@ -50,17 +50,17 @@ class DeliveredTensors:
                 if part.size_bytes >= _LEAST_BYTES:
                     # Most lie in two files.
                     places[part] = (path, start)
-        self._by_word: dict[int, list[_Known]] = defaultdict(list)
+        self._by_word: dict[int, list[_TensorSignature]] = defaultdict(list)
         for part, (path, start) in places.items():
-            if told := _telling_word(path, start, part.size_bytes):
-                self._by_word[told[0]].append(_Known(part, *told))
+            if signature := _first_nonzero_word(path, start, part.size_bytes):
+                self._by_word[signature[0]].append(_TensorSignature(part, *signature))
 
     def cuts(self, path: Path) -> tuple[int, ...]:
         """Return the offsets in a file at which such tensors begin and end, ascending.
 
         A tensor that a pass has changed isn't found. At worst one that is there isn't either.
         """
-        found: set[int] = set()
+        offsets: set[int] = set()
         if not self._by_word or path.stat().st_size < _LEAST_BYTES:
             return ()
         with (
@@ -69,9 +69,9 @@ class DeliveredTensors:
         ):
             for span in split(path):
                 if span.size >= _LEAST_BYTES:
-                    for shared in _find(path, content, span, self._by_word):
-                        found |= {shared.start, shared.start + shared.size}
-        return tuple(sorted(found))
+                    for shared in _find_tensors(path, content, span, self._by_word):
+                        offsets |= {shared.start, shared.start + shared.size}
+        return tuple(sorted(offsets))
 
 
 def delivered_parts(folder: Path) -> dict[Path, tuple[Part, ...]]:
@@ -82,7 +82,7 @@ def delivered_parts(folder: Path) -> dict[Path, tuple[Part, ...]]:
     }
 
 
-def _telling_word(path: Path, start: int, size: int) -> tuple[int, int] | None:
+def _first_nonzero_word(path: Path, start: int, size: int) -> tuple[int, int] | None:
     """Return the first aligned number that is not 0, and its place; a padding row is all zeros."""
     with path.open("rb") as stream:
         stream.seek(start)
@@ -93,14 +93,14 @@ def _telling_word(path: Path, start: int, size: int) -> tuple[int, int] | None:
     return None
 
 
-def _find(
-    path: Path, content: mmap.mmap, span: Span, known: dict[int, list[_Known]]
+def _find_tensors(
+    path: Path, content: mmap.mmap, span: Span, signatures: dict[int, list[_TensorSignature]]
 ) -> Iterator[Span]:
     """Give the places of tensors within a span, in order, none of which overlap."""
     free = span.start
     failed = Counter[Digest]()
-    for place, word in _places(content, span, known.keys()):
-        for tensor in known[word]:
+    for place, word in _find_words(content, span, signatures.keys()):
+        for tensor in signatures[word]:
             start, size, digest = place - tensor.at, tensor.part.size_bytes, tensor.part.digest
             fits = free <= start and start + size <= span.start + span.size
             if not fits or failed[digest] == _TRIES:
@@ -112,17 +112,17 @@ def _find(
             failed[digest] += 1
 
 
-def _places(content: mmap.mmap, span: Span, words: Iterable[int]) -> Iterator[tuple[int, int]]:
+def _find_words(content: mmap.mmap, span: Span, words: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Give each aligned place of a span where one of the words stands."""
-    wanted = set(words)
+    searched = set(words)
     usable = span.size // _ALIGNMENT * _ALIGNMENT
     with memoryview(content) as view:
         for start in range(span.start, span.start + usable, _WINDOW):
             size = min(_WINDOW, span.start + usable - start)
             with view[start : start + size] as window:
-                there = window.cast("Q")[:: _ALIGNMENT // _WORD].tolist()
-            if wanted.isdisjoint(there):
+                values = window.cast("Q")[:: _ALIGNMENT // _WORD].tolist()
+            if searched.isdisjoint(values):
                 continue
-            for place, word in enumerate(there):
-                if word in wanted:
+            for place, word in enumerate(values):
+                if word in searched:
                     yield start + place * _ALIGNMENT, word

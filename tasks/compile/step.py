@@ -31,23 +31,23 @@ from handoff.artifacts.files.locks import held
 from handoff.artifacts.recipe.target import ArmTarget, CudaTarget, Target
 from handoff.artifacts.release.manifest import PackageFile
 from handoff.artifacts.serve.archive import EXTERN_KERNELS_FILE
-from handoff.tasks.compile.arm.cross_compiled import arm_options, compiled_for_arm
+from handoff.tasks.compile.arm.cross_compiled import arm_options, use_arm_compiler
 from handoff.tasks.compile.arm.sysroot import find_sysroot
 from handoff.tasks.compile.caching.cache import (
-    Compiled,
+    PackageMetadata,
     compilation_key,
     digest_code,
     digest_weights,
     find_entry,
+    find_reusable_part,
     has_own_operators_only,
     keep_entry,
-    reusable,
     take_entry,
 )
-from handoff.tasks.compile.caching.compiled_interface import interface_apart
-from handoff.tasks.compile.caching.shared_tools import headers_from, keep_own_headers
+from handoff.tasks.compile.caching.compiled_interface import precompile_interface
+from handoff.tasks.compile.caching.shared_tools import reset_header_folder, use_headers_from
 from handoff.tasks.compile.cross.build import compile_for_gpu
-from handoff.tasks.compile.input_checks import checked_inputs
+from handoff.tasks.compile.input_checks import enable_input_checks
 from handoff.tasks.compile.int8_sums import lower_int8_sums
 from handoff.tasks.compile.machine.here import (
     SHIPPED_OPTIONS,
@@ -58,8 +58,8 @@ from handoff.tasks.compile.machine.here import (
     toolchain_of,
 )
 from handoff.tasks.compile.machine.native_gpu import can_compile, compile_natively
-from handoff.tasks.compile.machine.tiles import tiles_asked_for
-from handoff.tasks.compile.machine.vector_isa import vector_isa, vectorised_for
+from handoff.tasks.compile.machine.tiles import request_amx_tiles
+from handoff.tasks.compile.machine.vector_isa import restrict_vector_isa, vector_isa
 from handoff.tasks.compile.messages import (
     AssumedRange,
     CompileJob,
@@ -68,7 +68,7 @@ from handoff.tasks.compile.messages import (
     Reused,
 )
 from handoff.tasks.compile.packages import extract_kernels, extract_library, write_package
-from handoff.tasks.compile.packing import convolutions_packed, linears_for
+from handoff.tasks.compile.packing import leave_linears_to_mkl, pack_convolutions
 from handoff.tasks.compile.patching import replaced
 from handoff.tasks.compile.reading.cpp_source import (
     find_atomic_sums,
@@ -80,17 +80,17 @@ from handoff.tasks.compile.reading.literals import prepare_reading, refusal_with
 from handoff.tasks.compile.reading.source_words import weights_named
 from handoff.tasks.compile.weights import (
     KEEPING_OPTIONS,
+    disable_weight_folding,
     find_weights,
-    weights_kept_apart,
 )
-from handoff.tasks.compile.workdir import built_apart, private_place
+from handoff.tasks.compile.workdir import private_cache_folder, staged_folder
 from handoff.tasks.optimize.kernels import compiler_options
 from handoff.tasks.optimize.programs import load_program
 from handoff.tasks.verify.loading import PACKAGE, SHARED_LIBRARY
 
 # Operators from which the compiler's time is worth more than a call's. At 1000 it takes 22 s.
-MANY = 2000
-_OPTIONS = {"aot_inductor.compile_wrapper_opt_level": "O0"}
+LARGE_PROGRAM_OPERATORS = 2000
+_LARGE_PROGRAM_OPTIONS = {"aot_inductor.compile_wrapper_opt_level": "O0"}
 _WEIGHTS_AT_ONCE = 64
 _FIELD = re.compile(r"\s*constants_info_\[\d+\]\.(\w+) = .*;\s*")
 # A function of its own, however often it is called.
@@ -98,13 +98,13 @@ _BEGIN, _END = "    [&]() __attribute__((noinline)) {", "    }();"
 
 
 @contextmanager
-def compiled_in_parts(program: ExportedProgram) -> Iterator[None]:
+def split_large_programs(program: ExportedProgram) -> Iterator[None]:
     """Let what is compiled from a program of many operators in the body be compiled fast.
 
     Options that are given to Inductor go before what is chosen here; smaller programs are compiled
     as ever.
     """
-    if sum(node.op == "call_function" for node in program.graph.nodes) <= MANY:
+    if sum(node.op == "call_function" for node in program.graph.nodes) <= LARGE_PROGRAM_OPERATORS:
         yield
         return
     original = AotCodeCompiler.compile
@@ -114,7 +114,7 @@ def compiled_in_parts(program: ExportedProgram) -> Iterator[None]:
 
     with (
         replaced(AotCodeCompiler, "compile", staticmethod(compile_split)),
-        config.patch(_OPTIONS),
+        config.patch(_LARGE_PROGRAM_OPTIONS),
     ):
         yield
 
@@ -143,7 +143,7 @@ def split_constructor(code: str) -> str:
 def prepare() -> None:
     """Do what every compilation needs and none depends on, before the first job is known."""
     prepare_reading()
-    keep_own_headers()
+    reset_header_folder()
 
 
 def run(job: CompileJob) -> CompileResult:
@@ -160,13 +160,13 @@ def run(job: CompileJob) -> CompileResult:
     program = load_program(job.program)
     require_int8_level(program, job.target)
     key = compilation_key(program, job, toolchain)
-    with built_apart(job.folder) as building:
+    with staged_folder(job.folder) as staging:
         began = time.monotonic()
-        with headers_from(job.shared):
-            made = _make(job, key, program, building)
-        extract_kernels(building / PACKAGE, building / EXTERN_KERNELS_FILE)
+        with use_headers_from(job.shared):
+            compilation = _compile_or_reuse(job, key, program, staging)
+        extract_kernels(staging / PACKAGE, staging / EXTERN_KERNELS_FILE)
         seconds = time.monotonic() - began
-        used = _instruction_sets(job.target, building / SHARED_LIBRARY)
+        used = _instruction_sets(job.target, staging / SHARED_LIBRARY)
         require_level(job.target, used)
     files = tuple(
         PackageFile(f"{job.target.slug}/{name}", digest_file(path), path.stat().st_size)
@@ -176,8 +176,9 @@ def run(job: CompileJob) -> CompileResult:
     )
     fit = fit_of(job.target, job.folder / SHARED_LIBRARY)
     return CompileResult(
-        files, fit, seconds, {**toolchain, **made.toolchain}, used, made.reused, made.assumed,
-        made.kernels, made.code, made.atomic_sums, made.sources,
+        files, fit, seconds, {**toolchain, **compilation.toolchain}, used, compilation.reused,
+        compilation.assumed, compilation.kernels, compilation.code, compilation.atomic_sums,
+        compilation.sources,
     )  # fmt: skip
 
 
@@ -190,8 +191,8 @@ def _instruction_sets(target: Target, library: Path) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class _Made:
-    """How the packages in the building folder came about."""
+class _Compilation:
+    """How the packages in the staging folder came about."""
 
     reused: Reused = ""
     assumed: tuple[AssumedRange, ...] = ()
@@ -202,60 +203,66 @@ class _Made:
     sources: tuple[KernelSource, ...] = ()
 
 
-def _make(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> _Made:
+def _compile_or_reuse(
+    job: CompileJob, key: Digest, program: ExportedProgram, staging: Path
+) -> _Compilation:
     if isinstance(job.target, CudaTarget):
         with (
-            private_place() as place, checked_inputs(program) as assumed,
-            _level(job), compiled_in_parts(program), weights_named(), sources_read(),
+            private_cache_folder() as scratch, enable_input_checks(program) as assumed,
+            _target_vector_isa(job), split_large_programs(program), weights_named(), sources_read(),
         ):  # fmt: skip
             if can_compile(job.target):
                 options = {**job.options, **compiler_options(program)}
-                built = compile_natively(program, job.target, options, place / PACKAGE)
+                built = compile_natively(program, job.target, options, scratch / PACKAGE)
             else:
-                built = compile_for_gpu(program, job.target, job.options, place / "package")
-            _ship(built.package, building)
-        return _Made("", tuple(assumed), built.kernels, built.toolchain, sources=built.sources)
-    return _reuse(job, key, program, building) or _build(job, key, program, building)
+                built = compile_for_gpu(program, job.target, job.options, scratch / "package")
+            _write_shipped_files(built.package, staging)
+        return _Compilation(
+            "", tuple(assumed), built.kernels, built.toolchain, sources=built.sources
+        )
+    return _reuse(job, key, program, staging) or _build(job, key, program, staging)
 
 
-def _ship(original: Path, building: Path) -> None:
-    extract_library(original, building / SHARED_LIBRARY)
-    write_package(original, building / SHARED_LIBRARY, building / PACKAGE)
+def _write_shipped_files(original: Path, staging: Path) -> None:
+    extract_library(original, staging / SHARED_LIBRARY)
+    write_package(original, staging / SHARED_LIBRARY, staging / PACKAGE)
 
 
-def _reuse(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> _Made | None:
-    """Fill `building` from the cache; return what came from there, or None for nothing."""
+def _reuse(
+    job: CompileJob, key: Digest, program: ExportedProgram, staging: Path
+) -> _Compilation | None:
+    """Fill `staging` from the cache; return what came from there, or None for nothing."""
     if job.cache is None or job.fresh or not job.cache.is_dir():
         return None
     weights = digest_weights(program)
     with held(job.cache):
         entry = find_entry(job.cache, key)
-        part = reusable(entry, weights) if entry else ""
+        part = find_reusable_part(entry, weights) if entry else ""
         if entry is None or not part:
             return None
         tensors = {**program.constants, **program.state_dict}
-        take_entry(job.cache, key, entry, tensors, building)
-    return _Made(
+        take_entry(job.cache, key, entry, tensors, staging)
+    return _Compilation(
         part, entry.compiled.assumed, code=digest_code(entry.code, program),
         atomic_sums=entry.compiled.atomic_sums,
     )  # fmt: skip
 
 
-def _build(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> _Made:
+def _build(job: CompileJob, key: Digest, program: ExportedProgram, staging: Path) -> _Compilation:
     """Compile, and keep what came out in the cache where that is sound."""
-    with private_place() as place:
+    with private_cache_folder() as scratch:
         # There, too, so that its path reaches no byte of it.
-        original = place / PACKAGE
+        original = scratch / PACKAGE
         assumed = compile_package(job, program, original)
         atomic_sums = find_atomic_sums(original)
-        _ship(original, building)
-        require_int8(program, original, building / SHARED_LIBRARY)
-        slots = find_weights(program, original, building / SHARED_LIBRARY) or ()
+        _write_shipped_files(original, staging)
+        require_int8(program, original, staging / SHARED_LIBRARY)
+        slots = find_weights(program, original, staging / SHARED_LIBRARY) or ()
     code = ""
     if job.cache is not None and has_own_operators_only(program):
-        compiled = Compiled(digest_weights(program), slots, assumed, atomic_sums)
-        code = digest_code(keep_entry(job.cache, key, building, compiled).code, program)
-    return _Made("", assumed, code=code, atomic_sums=atomic_sums)
+        compiled = PackageMetadata(digest_weights(program), slots, assumed, atomic_sums)
+        code = digest_code(keep_entry(job.cache, key, staging, compiled).code, program)
+    return _Compilation("", assumed, code=code, atomic_sums=atomic_sums)
 
 
 def compile_package(
@@ -279,10 +286,10 @@ def compile_package(
     try:
         # Inductor leaves freezing out, without a word, where gradients are enabled.
         with (
-            torch.no_grad(), checked_inputs(program) as assumed,
-            _level(job), weights_kept_apart(), convolutions_packed(), linears_for(job.target),
-            interface_apart(),
-            compiled_in_parts(program), tiles_asked_for(job.target), weights_named(),
+            torch.no_grad(), enable_input_checks(program) as assumed,
+            _target_vector_isa(job), disable_weight_folding(), pack_convolutions(),
+            leave_linears_to_mkl(job.target), precompile_interface(),
+            split_large_programs(program), request_amx_tiles(job.target), weights_named(),
             sources_read(),
         ):  # fmt: skip
             torch._inductor.aoti_compile_and_package(
@@ -296,22 +303,24 @@ def compile_package(
         # A compiler that compiles nothing at all, any more, says nothing about the model.
         if not isinstance(job.target, ArmTarget):
             vector_isa(job.target.isa)
-        raise _compile_failed(job, error) from error
+        raise _compile_error(job, error) from error
     return tuple(assumed)
 
 
 @contextmanager
-def _level(job: CompileJob) -> Iterator[None]:
+def _target_vector_isa(job: CompileJob) -> Iterator[None]:
     """Let Inductor write and compile for the target's vector instructions in the body.
 
     It asks for no other level then, and compiles no test program for each that the machine has.
     """
     host = job.target.host
-    with compiled_for_arm() if isinstance(host, ArmTarget) else vectorised_for(host, job.shared):
+    with (
+        use_arm_compiler() if isinstance(host, ArmTarget) else restrict_vector_isa(host, job.shared)
+    ):
         yield
 
 
-def _compile_failed(job: CompileJob, error: Exception) -> BlessingRefused:
+def _compile_error(job: CompileJob, error: Exception) -> BlessingRefused:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return BlessingRefused(
         f"AOTInductor could not compile the model for {job.target.slug}",

@@ -31,23 +31,24 @@ def toolchain_today(compiler: str) -> dict[str, str]:
 def changes_since(
     manifest: Manifest, delivery: Digest, recipe: Recipe, compiler: str
 ) -> tuple[str, ...]:
-    """Return what differs from what a version was made from, as far as its record tells.
+    """Return what differs from what a version was made from, as far as its record says.
 
     It is for what has another fingerprint: where nothing of the record differs, our code does.
     """
     now = toolchain_today(compiler)
-    found = [] if delivery == manifest.delivery else ["the delivery"]
-    found += [
-        f"{name} {known} is now {now[name]}"
+    changes = [] if delivery == manifest.delivery else ["the delivery"]
+    changes += [
+        f"{name} {recorded} is now {now[name]}"
         for name, value in manifest.toolchain.items()
-        if name in now and (known := base_version(value) if name == "torch" else value) != now[name]
+        if name in now
+        and (recorded := base_version(value) if name == "torch" else value) != now[name]
     ]
     if recipe != manifest.recipe:
-        found.append("the recipe")
+        changes.append("the recipe")
     if [target.slug for target in manifest.targets] != [t.slug for t in recipe.resolved_targets()]:
-        found.append("the targets")
+        changes.append("the targets")
     # The record doesn't name the code: it is what is left.
-    return tuple(found) or ("Handoff itself",)
+    return tuple(changes) or ("Handoff itself",)
 
 
 def conformance_toolchain(
@@ -57,14 +58,14 @@ def conformance_toolchain(
     today = toolchain_today(compiler)
     return {
         "torch": today["torch"],
-        "triton": _installed("triton"),
+        "triton": _installed_version("triton"),
         "compiler": today["compiler"],
         "target": target.slug,
         "options": json.dumps({name: str(value) for name, value in sorted(options.items())}),
     }
 
 
-def _installed(package: str) -> str:
+def _installed_version(package: str) -> str:
     try:
         return base_version(version(package))
     except PackageNotFoundError:

@@ -31,7 +31,7 @@ KEEPING_OPTIONS: dict[str, object] = {"always_keep_tensor_constants": True}
 _ALIGNMENT = 64
 # By which a library knows that what lies behind it are its weights.
 _MARK_BYTES = 8
-_PIECE = 1 << 20
+_CHUNK_BYTES = 1 << 20
 _CONSTANT = re.compile(
     r"constants_info_\[(\d+)\]\.data_size = (\d+);.*?"
     r'constants_info_\[\1\]\.original_fqn = "([^"]*)";',
@@ -49,7 +49,7 @@ class WeightSlot:
 
 
 @contextmanager
-def weights_kept_apart() -> Iterator[None]:
+def disable_weight_folding() -> Iterator[None]:
     """Keep Inductor from computing with the values of weights of one element in the body."""
     original = UniformValueConstantFolder._deduce_value
 
@@ -63,8 +63,8 @@ def weights_kept_apart() -> Iterator[None]:
 def weight_bytes(tensor: torch.Tensor) -> bytes:
     """Return the bytes of a tensor's whole storage, as a package holds them."""
     storage = tensor.detach().untyped_storage()
-    whole = torch.empty(0, dtype=torch.uint8).set_(storage)
-    return bytes(whole.numpy())
+    data = torch.empty(0, dtype=torch.uint8).set_(storage)
+    return bytes(data.numpy())
 
 
 def first_of_storage(program: ExportedProgram) -> dict[str, str]:
@@ -84,15 +84,15 @@ def find_weights(
     None where they don't lie as described above, or where one that the program uses isn't there:
     its value is part of the code then.
     """
-    sizes = _constants(package)
-    held = {**program.state_dict, **program.constants}
-    if not sizes or any(name not in held for name, _ in sizes):
+    sizes = _read_constants(package)
+    tensors = {**program.state_dict, **program.constants}
+    if not sizes or any(name not in tensors for name, _ in sizes):
         return None
     # Of weights that are tied, one may stand for all.
     tied = first_of_storage(program)
     if not set(tied.values()) <= {tied.get(name) for name, _ in sizes}:
         return None
-    storages = {name: held[name].untyped_storage().nbytes() for name, _ in sizes}
+    storages = {name: tensors[name].untyped_storage().nbytes() for name, _ in sizes}
     if any(not size - _ALIGNMENT < storages[name] <= size for name, size in sizes):
         return None
     for end in _block_ends(library):
@@ -102,7 +102,7 @@ def find_weights(
             # What fills it up to the alignment is left where it is.
             slots.append(WeightSlot(name, offset, storages[name]))
             offset += size
-        if _hold(library, slots, held):
+        if _holds_tensors(library, slots, tensors):
             return tuple(slots)
     return None
 
@@ -116,14 +116,16 @@ def _block_ends(library: Path) -> Iterator[int]:
         yield stream.seek(0, os.SEEK_END) - _MARK_BYTES
 
 
-def _hold(library: Path, slots: list[WeightSlot], held: Mapping[str, torch.Tensor]) -> bool:
-    """Tell whether the library has these tensors in these places."""
+def _holds_tensors(
+    library: Path, slots: list[WeightSlot], tensors: Mapping[str, torch.Tensor]
+) -> bool:
+    """Return whether the library has these tensors in these places."""
     if slots[0].offset < 0:
         return False
     with library.open("rb") as stream:
         for slot in slots:
             stream.seek(slot.offset)
-            if stream.read(slot.size) != weight_bytes(held[slot.name]):
+            if stream.read(slot.size) != weight_bytes(tensors[slot.name]):
                 return False
     return True
 
@@ -158,16 +160,16 @@ def _copy_span(source: BinaryIO, target: BinaryIO, start: int, end: int) -> None
     source.seek(start)
     target.seek(start)
     left = end - start
-    while left > 0 and (piece := source.read(min(left, _PIECE))):
-        target.write(piece)
-        left -= len(piece)
+    while left > 0 and (chunk := source.read(min(left, _CHUNK_BYTES))):
+        target.write(chunk)
+        left -= len(chunk)
 
 
-def _constants(package: Path) -> list[tuple[str, int]]:
+def _read_constants(package: Path) -> list[tuple[str, int]]:
     """Return name and size of each constant, from the C++ in the package."""
     with zipfile.ZipFile(package) as archive:
         names = [name for name in archive.namelist() if name.endswith(".wrapper.cpp")]
         if len(names) != 1:
             return []
         code = archive.read(names[0]).decode("utf-8", "replace")
-    return [(found[3], int(found[2])) for found in _CONSTANT.finditer(code)]
+    return [(match[3], int(match[2])) for match in _CONSTANT.finditer(code)]

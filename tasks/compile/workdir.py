@@ -20,11 +20,11 @@ from handoff.artifacts.files.writing import flush, replace_folder, scratch_folde
 from handoff.tasks.compile.patching import environment, replaced
 
 # What stands in a package where the folder's path would.
-_NEUTRAL = "/handoff"
+_NEUTRAL_PATH = "/handoff"
 
 
 @contextmanager
-def private_place() -> Iterator[Path]:
+def private_cache_folder() -> Iterator[Path]:
     """Give an empty private folder below Inductor's cache, and make it Inductor's cache meanwhile.
 
     It is gone afterwards; what was killed leaves it to whoever removes the cache.
@@ -34,24 +34,24 @@ def private_place() -> Iterator[Path]:
     with (
         scratch_folder(parent, "place-") as folder,
         environment({"TORCHINDUCTOR_CACHE_DIR": str(folder)}),
-        _untold(folder),
+        _hide_path(folder),
     ):
         yield folder
 
 
 @contextmanager
-def _untold(folder: Path) -> Iterator[None]:
+def _hide_path(folder: Path) -> Iterator[None]:
     """Keep the folder's path out of what Inductor hashes, and out of what compilers make."""
     comment = re.compile(rf"^(//.*?){re.escape(str(folder))}", re.MULTILINE)
     write, run = codecache.write, cpp_builder.run_compile_cmd
 
     def write_neutral(content: str | bytes, *args: object, **kwargs: object) -> object:
         if isinstance(content, str):
-            content = comment.sub(rf"\1{_NEUTRAL}", content)
+            content = comment.sub(rf"\1{_NEUTRAL_PATH}", content)
         return write(content, *args, **kwargs)  # type: ignore[arg-type]
 
     def run_neutral(cmd_line: str, cwd: str) -> None:
-        run(untold(cmd_line, folder) if str(folder) in cmd_line else cmd_line, cwd)
+        run(map_path_prefix(cmd_line, folder) if str(folder) in cmd_line else cmd_line, cwd)
 
     with (
         replaced(codecache, "write", write_neutral),
@@ -60,27 +60,27 @@ def _untold(folder: Path) -> Iterator[None]:
         yield
 
 
-def untold(command: str, folder: Path) -> str:
+def map_path_prefix(command: str, folder: Path) -> str:
     """Return a compiler's command that writes a path always the same where the folder's would be.
 
     Not among Inductor's own flags: these are hashed, and precompiled headers go by them.
     """
-    return command.replace(" -c ", f" -ffile-prefix-map={folder}={_NEUTRAL} -c ", 1)
+    return command.replace(" -c ", f" -ffile-prefix-map={folder}={_NEUTRAL_PATH} -c ", 1)
 
 
 @contextmanager
-def built_apart(folder: Path) -> Iterator[Path]:
+def staged_folder(folder: Path) -> Iterator[Path]:
     """Give a folder beside `folder` that takes its place once the body has filled it, or is gone.
 
     What a process left there that was killed is removed first.
     """
-    building = folder.with_name(folder.name + ".building")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
+    staging = folder.with_name(folder.name + ".building")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
     try:
-        yield building
-        for path in [*building.iterdir(), building]:
+        yield staging
+        for path in [*staging.iterdir(), staging]:
             flush(path)
-        replace_folder(building, folder)
+        replace_folder(staging, folder)
     finally:
-        shutil.rmtree(building, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)

@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from handoff.artifacts.recipe.target import CpuTarget
 from handoff.tasks.compile.messages import CompileJob
 from handoff.tasks.compile.step import compile_package
-from handoff.tasks.compile.workdir import private_place
+from handoff.tasks.compile.workdir import private_cache_folder
 from handoff.tasks.conformance.judging import Fault, find_fault
 from handoff.tasks.conformance.lookup import calls_of
 from handoff.tasks.conformance.patterns import PREFIX
@@ -30,7 +30,7 @@ _WRAPPER: dict[str, object] = {"aot_inductor.compile_wrapper_opt_level": "O0"}
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedSample:
     """A sample that torch.export takes, and the ATen calls that it becomes.
 
     `calls` are those of its graph, each with the dtypes of its tensors, and `code` the graph's
@@ -43,15 +43,15 @@ class Captured:
 
     @property
     def is_sized_by_values(self) -> bool:
-        """Tell whether the size of a result depends on the inputs' values."""
+        """Return whether the size of a result depends on the inputs' values."""
         return "_assert_scalar" in self.code or "sym_size" in self.code
 
 
 @dataclass(frozen=True)
-class Wrong:
+class WrongResult:
     """One sample under one question, and what is wrong with the package's result."""
 
-    captured: Captured
+    captured: CapturedSample
     question: str
     tensors: tuple[torch.Tensor, ...]
     fault: Fault
@@ -65,10 +65,10 @@ class Outcome:
     answered.
     """
 
-    captured: Captured
+    captured: CapturedSample
     obstacle: str = ""
     asked: int = 0
-    wrong: list[Wrong] = field(default_factory=list)
+    wrong: list[WrongResult] = field(default_factory=list)
 
 
 # Takes each sample's tensors, and returns each one's results.
@@ -86,7 +86,7 @@ class Bundle(nn.Module):
     def forward(self, tensors: list[list[torch.Tensor]]) -> list[list[torch.Tensor]]:
         """Return each sample's results on its list of tensors."""
         return [
-            sample.function(given) for sample, given in zip(self._samples, tensors, strict=True)
+            sample.function(inputs) for sample, inputs in zip(self._samples, tensors, strict=True)
         ]
 
 
@@ -110,16 +110,16 @@ def eager_results(sample: Sample, tensors: tuple[torch.Tensor, ...]) -> list[tor
 def require_comparable(sample: Sample) -> None:
     """Raise `NotComparable` for a result that is drawn or not dense, and for a changed input."""
     before = [tensor.clone() for tensor in sample.tensors]
-    given = [tensor.clone() for tensor in sample.tensors]
+    inputs = [tensor.clone() for tensor in sample.tensors]
     torch.manual_seed(1)
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            first = sample.function(given)
+            first = sample.function(inputs)
     except Exception as error:  # the operator's own refusal of its sample
         raise NotComparable(f"eager: {first_line(error)}") from error
     # A pattern may change one: what it returns is compared.
-    changed = any(not _same(one, other) for one, other in zip(given, before, strict=True))
+    changed = any(not _is_same(one, other) for one, other in zip(inputs, before, strict=True))
     if changed and not sample.pair.operator.startswith(PREFIX):
         raise NotComparable("it changes its input")
     if not first:
@@ -128,17 +128,17 @@ def require_comparable(sample: Sample) -> None:
         raise NotComparable("its result is no dense tensor")
     torch.manual_seed(2)
     second = eager_results(sample, sample.tensors)
-    if not all(_same(one, other) for one, other in zip(first, second, strict=True)):
+    if not all(_is_same(one, other) for one, other in zip(first, second, strict=True)):
         raise NotComparable("its result is drawn at random, or uninitialised")
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.shape != other.shape or one.dtype is not other.dtype:
         return False
     return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
-def capture(sample: Sample) -> Captured:
+def capture(sample: Sample) -> CapturedSample:
     """Export the sample alone; raise whatever torch.export raises.
 
     Raises `NotComparable` where the graph draws random numbers.
@@ -147,7 +147,9 @@ def capture(sample: Sample) -> Captured:
     for node in program.graph.nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             raise NotComparable("its result is drawn at random")
-    return Captured(sample, tuple(sorted(calls_of(program))), program.graph_module.code.strip())
+    return CapturedSample(
+        sample, tuple(sorted(calls_of(program))), program.graph_module.code.strip()
+    )
 
 
 def export(samples: list[Sample]) -> ExportedProgram:
@@ -158,14 +160,16 @@ def export(samples: list[Sample]) -> ExportedProgram:
         return torch.export.export(Bundle(samples), (tensors,))
 
 
-def ask(captured: list[Captured], target: CpuTarget, options: dict[str, object]) -> list[Outcome]:
+def ask(
+    captured: list[CapturedSample], target: CpuTarget, options: dict[str, object]
+) -> list[Outcome]:
     """Compile the samples into one package and ask it everything; return each one's outcome.
 
     Samples whose sizes depend on their values fail at some values, and are compiled operator by
     operator. What can't be compiled together is compiled in halves, until the one is found that
     can't be compiled at all. A crash ends the process: the caller finds out which sample it was.
     """
-    groups: dict[str, list[Captured]] = {}
+    groups: dict[str, list[CapturedSample]] = {}
     for one in captured:
         groups.setdefault(one.sample.pair.operator if one.is_sized_by_values else "", []).append(
             one
@@ -173,12 +177,14 @@ def ask(captured: list[Captured], target: CpuTarget, options: dict[str, object])
     return [outcome for group in groups.values() for outcome in _ask(group, target, options)]
 
 
-def _ask(captured: list[Captured], target: CpuTarget, options: dict[str, object]) -> list[Outcome]:
+def _ask(
+    captured: list[CapturedSample], target: CpuTarget, options: dict[str, object]
+) -> list[Outcome]:
     outcomes = [Outcome(one) for one in captured]
     try:
-        with _package([one.sample for one in captured], target, options) as package:
-            called = torch._inductor.aoti_load_package(str(package))
-            _ask_all(called, outcomes)
+        with _compile_bundle([one.sample for one in captured], target, options) as path:
+            package = torch._inductor.aoti_load_package(str(path))
+            _ask_all(package, outcomes)
     except Exception as error:  # noqa: BLE001 - the obstacle is the result
         if len(captured) == 1:
             outcomes[0].obstacle = first_line(error)
@@ -191,18 +197,18 @@ def _ask(captured: list[Captured], target: CpuTarget, options: dict[str, object]
 
 
 @contextmanager
-def _package(
+def _compile_bundle(
     samples: list[Sample], target: CpuTarget, options: dict[str, object]
 ) -> Iterator[Path]:
     """Compile the samples as a release's program is compiled, into a package that is gone after."""
     program = export(samples)
-    with private_place() as place, tempfile.TemporaryDirectory() as folder:
-        job = CompileJob(place, target, Path(folder), {**options, **_WRAPPER})
-        compile_package(job, program, place / "model.pt2")
-        yield place / "model.pt2"
+    with private_cache_folder() as scratch, tempfile.TemporaryDirectory() as folder:
+        job = CompileJob(scratch, target, Path(folder), {**options, **_WRAPPER})
+        compile_package(job, program, scratch / "model.pt2")
+        yield scratch / "model.pt2"
 
 
-def _ask_all(called: Package, outcomes: list[Outcome]) -> None:
+def _ask_all(package: Package, outcomes: list[Outcome]) -> None:
     """Call the package with the n-th question of every sample at once, for every n."""
     sets = [value_sets(outcome.captured.sample) for outcome in outcomes]
     for number in range(max(map(len, sets))):
@@ -217,55 +223,55 @@ def _ask_all(called: Package, outcomes: list[Outcome]) -> None:
             except Exception:  # noqa: BLE001 - what eager refuses asks nothing
                 wants.append(None)
                 questions[place] = (AS_SAMPLED, outcome.captured.sample.tensors)
-        asked = [
+        pending = [
             place for place, want in enumerate(wants)
             if want is not None and (number == 0 or questions[place][0] != AS_SAMPLED)
         ]  # fmt: skip
-        _ask_one(called, outcomes, questions, wants, asked)
+        _ask_one(package, outcomes, questions, wants, pending)
 
 
 def _ask_one(
-    called: Package,
+    package: Package,
     outcomes: list[Outcome],
     questions: list[tuple[str, tuple[torch.Tensor, ...]]],
     wants: list[list[torch.Tensor] | None],
-    asked: list[int],
+    pending: list[int],
 ) -> None:
     """Call the package; where it raises, with half of the questions, until the culprit is alone."""
-    if not asked:
+    if not pending:
         return
-    given = [
+    inputs = [
         [one.clone() for one in (
-            questions[place][1] if place in set(asked) else outcome.captured.sample.tensors
+            questions[place][1] if place in set(pending) else outcome.captured.sample.tensors
         )]
         for place, outcome in enumerate(outcomes)
     ]  # fmt: skip
     try:
-        results = called(given)
+        results = package(inputs)
     except Exception as error:
-        if questions[asked[0]][0] == AS_SAMPLED:
+        if questions[pending[0]][0] == AS_SAMPLED:
             raise
-        if len(asked) > 1:
-            middle = len(asked) // 2
-            _ask_one(called, outcomes, questions, wants, asked[:middle])
-            _ask_one(called, outcomes, questions, wants, asked[middle:])
+        if len(pending) > 1:
+            middle = len(pending) // 2
+            _ask_one(package, outcomes, questions, wants, pending[:middle])
+            _ask_one(package, outcomes, questions, wants, pending[middle:])
             return
-        outcome = outcomes[asked[0]]
-        question, tensors = questions[asked[0]]
+        outcome = outcomes[pending[0]]
+        question, tensors = questions[pending[0]]
         fault = Fault(0, 1, 1, -1, first_line(error), "a result")
-        outcome.wrong.append(Wrong(outcome.captured, question, tensors, fault))
+        outcome.wrong.append(WrongResult(outcome.captured, question, tensors, fault))
         return
-    for place in asked:
+    for place in pending:
         outcome, want = outcomes[place], wants[place]
         assert want is not None
         question, tensors = questions[place]
         outcome.asked += 1
-        fault_found = find_fault(outcome.captured.sample, tensors, list(results[place]), want)
-        if fault_found is not None:
-            outcome.wrong.append(Wrong(outcome.captured, question, tensors, fault_found))
+        mismatch = find_fault(outcome.captured.sample, tensors, list(results[place]), want)
+        if mismatch is not None:
+            outcome.wrong.append(WrongResult(outcome.captured, question, tensors, mismatch))
 
 
-def silence() -> None:
+def silence_warnings() -> None:
     """Keep Inductor's warnings about operators without a shim out of the log."""
     warnings.simplefilter("ignore")
     logging.getLogger("torch._inductor.ir").setLevel(logging.ERROR)

@@ -8,23 +8,23 @@ import torch._inductor.compile_fx  # what takes 5 s to import, done before the f
 from handoff.artifacts.conformance.table import PlainTensor, Row, Showing
 from handoff.tasks.compile.machine.here import require_compiler
 from handoff.tasks.conformance.bundling import (
-    Captured,
+    CapturedSample,
     NotComparable,
     Outcome,
-    Wrong,
+    WrongResult,
     ask,
     capture,
     eager_results,
     first_line,
     require_comparable,
-    silence,
+    silence_warnings,
 )
 from handoff.tasks.conformance.messages import ConformJob, ConformResult
 from handoff.tasks.conformance.sampling import NoSamples, Pair, Sample, samples_of
 from handoff.tasks.conformance.values import value_sets
 
-# Beyond it an input is told by its sample and question alone.
-_KEPT_ELEMENTS = 128
+# Beyond it an input is shown by its sample and question alone.
+_MAX_SHOWN_ELEMENTS = 128
 
 
 def prepare() -> None:
@@ -32,7 +32,7 @@ def prepare() -> None:
     from torch.testing._internal import common_methods_invocations
 
     assert common_methods_invocations.op_db
-    silence()
+    silence_warnings()
 
 
 def run(job: ConformJob) -> ConformResult:
@@ -42,20 +42,20 @@ def run(job: ConformJob) -> ConformResult:
     crash of compiled code ends it.
     """
     require_compiler()
-    silence()
+    silence_warnings()
     pairs = [Pair(*text.rsplit(":", 1)) for text in job.pairs]
-    captured: list[Captured] = []
+    captured: list[CapturedSample] = []
     obstacles: dict[Pair, str] = {}
     for pair in pairs:
         try:
-            found = samples_of(pair)
+            samples = samples_of(pair)
         except NoSamples as error:
             obstacles[pair] = str(error)
             continue
         except Exception as error:  # noqa: BLE001 - the test suite's own samplers may fail
             obstacles[pair] = f"its samples can't be made: {first_line(error)}"
             continue
-        for sample in found:
+        for sample in samples:
             if job.eager_only:
                 for _, tensors in value_sets(sample):
                     try:
@@ -63,16 +63,16 @@ def run(job: ConformJob) -> ConformResult:
                     except Exception:  # noqa: BLE001, S112 - a refusal is no crash
                         continue
                 continue
-            taken = _capture(sample)
-            if isinstance(taken, Captured):
-                captured.append(taken)
+            captured_sample = _capture(sample)
+            if isinstance(captured_sample, CapturedSample):
+                captured.append(captured_sample)
             else:
-                obstacles.setdefault(pair, taken)
+                obstacles.setdefault(pair, captured_sample)
     outcomes = ask(captured, job.target, dict(job.options)) if captured else []
     return ConformResult(tuple(_row(pair, outcomes, obstacles) for pair in pairs))
 
 
-def _capture(sample: Sample) -> Captured | str:
+def _capture(sample: Sample) -> CapturedSample | str:
     """Return the sample as torch.export takes it, or why it isn't compiled."""
     try:
         require_comparable(sample)
@@ -84,10 +84,10 @@ def _capture(sample: Sample) -> Captured | str:
 
 
 def _row(pair: Pair, outcomes: list[Outcome], obstacles: dict[Pair, str]) -> Row:
-    own = [one for one in outcomes if one.captured.sample.pair == pair]
-    compiled = [one for one in own if not one.obstacle]
-    calls = tuple(sorted({call for one in own for call in one.captured.calls}))
-    reason = next((one.obstacle for one in own if one.obstacle), obstacles.get(pair, ""))
+    of_pair = [one for one in outcomes if one.captured.sample.pair == pair]
+    compiled = [one for one in of_pair if not one.obstacle]
+    calls = tuple(sorted({call for one in of_pair for call in one.captured.calls}))
+    reason = next((one.obstacle for one in of_pair if one.obstacle), obstacles.get(pair, ""))
     if not compiled:
         return Row(pair.operator, pair.dtype, "not compiled", reason, calls=calls)
     wrong = [fault for one in compiled for fault in one.wrong]
@@ -102,21 +102,21 @@ def _row(pair: Pair, outcomes: list[Outcome], obstacles: dict[Pair, str]) -> Row
     )  # fmt: skip
 
 
-def _size(wrong: Wrong) -> tuple[int, int]:
+def _size(wrong: WrongResult) -> tuple[int, int]:
     return sum(tensor.numel() for tensor in wrong.tensors), wrong.captured.sample.place
 
 
-def _showing(wrong: Wrong) -> Showing:
+def _showing(wrong: WrongResult) -> Showing:
     fault, captured = wrong.fault, wrong.captured
-    small = sum(tensor.numel() for tensor in wrong.tensors) <= 2 * _KEPT_ELEMENTS
-    inputs = tuple(map(plain, wrong.tensors)) if small else ()
+    small = sum(tensor.numel() for tensor in wrong.tensors) <= 2 * _MAX_SHOWN_ELEMENTS
+    inputs = tuple(map(to_plain_tensor, wrong.tensors)) if small else ()
     return Showing(
-        wrong.question, captured.sample.described, captured.calls, captured.code, inputs,
+        wrong.question, captured.sample.description, captured.calls, captured.code, inputs,
         fault.output, fault.wrong, fault.elements, fault.first, fault.got, fault.want,
     )  # fmt: skip
 
 
-def plain(tensor: torch.Tensor) -> PlainTensor:
+def to_plain_tensor(tensor: torch.Tensor) -> PlainTensor:
     """Return a tensor as numbers; those of a complex one are its real and imaginary parts."""
     real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     flat = real.reshape(-1)

@@ -19,11 +19,11 @@ from handoff.tasks.conformance.sampling import DTYPES, Sample
 _RTOL = {
     torch.float32: 2e-5, torch.float64: 1e-11, torch.float16: 4e-3, torch.bfloat16: 3e-2,
 }  # fmt: skip
-_OF_LARGEST = {
+_RTOL_OF_LARGEST = {
     torch.float32: 4e-7, torch.float64: 1e-13, torch.float16: 1e-3, torch.bfloat16: 8e-3,
 }  # fmt: skip
 _ATOL = {torch.float32: 1e-6, torch.float64: 1e-12, torch.float16: 1e-6, torch.bfloat16: 1e-6}
-_TIMES_EAGER = 4.0
+_EAGER_FACTOR = 4.0
 _PERTURBED_RUNS = 8
 _MANTISSA = {
     torch.float32: 2.0**-24, torch.float64: 2.0**-53, torch.float16: 2.0**-11,
@@ -76,8 +76,8 @@ def find_fault(
     judge = _Judge(sample, tensors)
     for output, (one, other) in enumerate(zip(got, want, strict=True)):
         if one.dtype is not other.dtype or one.shape != other.shape:
-            return Fault(output, 1, 1, -1, _form(one), _form(other))
-        wrong = judge.wrong(output, one, other)
+            return Fault(output, 1, 1, -1, _format_type(one), _format_type(other))
+        wrong = judge.wrong_elements(output, one, other)
         if wrong.any():
             first = int(wrong.reshape(-1).nonzero()[0])
             return Fault(
@@ -96,47 +96,50 @@ class _Judge:
         self._is_step = _is_step(sample.pair.operator)
 
     @cached_property
-    def _exact(self) -> list[torch.Tensor] | None:
-        return _in_float64(self._sample, self._tensors)
+    def _float64_results(self) -> list[torch.Tensor] | None:
+        return _run_in_float64(self._sample, self._tensors)
 
     @cached_property
-    def _moved(self) -> list[torch.Tensor]:
+    def _sensitivity(self) -> list[torch.Tensor]:
         """How far each element of each result moves with its inputs' last places."""
         if DTYPES[self._sample.pair.dtype] not in _MANTISSA:
             return []
-        base = _in_float64(self._sample, self._tensors)
+        base = _run_in_float64(self._sample, self._tensors)
         if base is None:
             return []
         spreads = [torch.zeros(one.shape, dtype=torch.float64) for one in base]
         for seed in range(_PERTURBED_RUNS):
-            moved = _in_float64(self._sample, self._tensors, torch.Generator().manual_seed(seed))
-            if moved is None or [m.shape for m in moved] != [b.shape for b in base]:
+            perturbed = _run_in_float64(
+                self._sample, self._tensors, torch.Generator().manual_seed(seed)
+            )
+            if perturbed is None or [m.shape for m in perturbed] != [b.shape for b in base]:
                 return []
-            for spread, one, other in zip(spreads, base, moved, strict=True):
-                distance = (_wide(one) - _wide(other)).abs()
+            for spread, one, other in zip(spreads, base, perturbed, strict=True):
+                distance = (_widen(one) - _widen(other)).abs()
                 torch.maximum(spread, distance.nan_to_num(0.0, posinf=float("inf")), out=spread)
         return spreads
 
-    def wrong(self, output: int, got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
-        """Tell for each element of a result whether it is wrong; dtype and shape are eager's."""
+    def wrong_elements(self, output: int, got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
+        """Return for each element of a result whether it is wrong; dtype and shape are eager's."""
         wrong = ~_is_near(got, want, want.dtype)
         if not self._is_step:
             wrong &= got.isfinite() | want.isfinite()
-        if wrong.any() and self._exact is not None and self._exact[output].shape == got.shape:
-            wrong &= ~_is_right(got, want, self._exact[output])
+        exact = self._float64_results if wrong.any() else None
+        if exact is not None and exact[output].shape == got.shape:
+            wrong &= ~_is_right(got, want, exact[output])
         if wrong.any() and not self._is_step:
-            moved = self._moved
-            if output < len(moved) and moved[output].shape == got.shape:
-                distance = (_wide(got) - _wide(want)).abs()
-                wrong &= ~(distance.isfinite() & (distance <= 8.0 * moved[output]))
+            sensitivity = self._sensitivity
+            if output < len(sensitivity) and sensitivity[output].shape == got.shape:
+                distance = (_widen(got) - _widen(want)).abs()
+                wrong &= ~(distance.isfinite() & (distance <= 8.0 * sensitivity[output]))
         return wrong
 
 
-def _form(tensor: torch.Tensor) -> str:
+def _format_type(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
+def _widen(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
@@ -148,26 +151,30 @@ def _is_near(one: torch.Tensor, other: torch.Tensor, kind: torch.dtype) -> torch
     }.get(kind, kind)  # fmt: skip
     if kind not in _RTOL:
         return same
-    near, far = _wide(one), _wide(other)
+    near, far = _widen(one), _widen(other)
     size = far.abs()
     finite = size.isfinite()
     largest = float(size[finite].max()) if finite.any() else 0.0
-    room = _ATOL[kind] * min(1.0, largest) + _RTOL[kind] * size + _OF_LARGEST[kind] * largest
-    return same | (finite & near.abs().isfinite() & ((near - far).abs() <= room))
+    allowed = (
+        _ATOL[kind] * min(1.0, largest) + _RTOL[kind] * size + _RTOL_OF_LARGEST[kind] * largest
+    )
+    return same | (finite & near.abs().isfinite() & ((near - far).abs() <= allowed))
 
 
 def _is_right(one: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    """Tell for each element whether it is float64's, or as near to it as eager's."""
+    """Return for each element whether it is float64's, or as near to it as eager's."""
     if not (eager.is_floating_point() or eager.is_complex()):
         return one == exact.to(one.dtype)
     rounded = exact.to(one.dtype)
-    near, far, true = _wide(one), _wide(eager), _wide(exact)
-    own = (far - true).abs()
-    own = torch.where(own.isfinite(), own, 0.0)
-    return _is_near(one, rounded, eager.dtype) | ((near - true).abs() <= _TIMES_EAGER * own)
+    near, far, true = _widen(one), _widen(eager), _widen(exact)
+    eager_error = (far - true).abs()
+    eager_error = torch.where(eager_error.isfinite(), eager_error, 0.0)
+    return _is_near(one, rounded, eager.dtype) | (
+        (near - true).abs() <= _EAGER_FACTOR * eager_error
+    )
 
 
-def _in_float64(
+def _run_in_float64(
     sample: Sample, tensors: tuple[torch.Tensor, ...], nudges: torch.Generator | None = None
 ) -> list[torch.Tensor] | None:
     """Return the results in float64; None where the operator has none, or others than there."""
@@ -183,6 +190,6 @@ def _in_float64(
             lifted = lifted * (1.0 + (drawn * 2.0 - 1.0) * 2.0 * unit)
         wide.append(lifted)
     try:
-        return sample.rounded(wide)
+        return sample.rounded_function(wide)
     except Exception:  # noqa: BLE001 - whatever it raises: there is no float64 to judge by
         return None

@@ -33,10 +33,10 @@ def known_faults(table: Conformance, calls: Collection[str]) -> tuple[KnownFault
 
     `calls` are the graph's operators with the dtypes of their tensors, as
     `tasks.conformance.lookup.calls_of` gives them. A row concerns the graph where it calls all
-    that the row's smallest wrong graph calls: a fault of several operators is told where all of
+    that the row's smallest wrong graph calls: a fault of several operators counts where all of
     them come together. An operator's overloads count as one where their tensors are of the same
     dtypes: what is wrong with a tensor beside it is so with a number. Rows of the same calls are
-    told together, by the first one's values.
+    reported together, by the first one's values.
     """
     present = set(map(kind_of, calls))
     by_calls: dict[tuple[str, ...], list[Row]] = {}
@@ -49,7 +49,7 @@ def known_faults(table: Conformance, calls: Collection[str]) -> tuple[KnownFault
         )  # fmt: skip
         if needed and present.issuperset(map(kind_of, needed)):
             by_calls.setdefault(needed, []).append(row)
-    return tuple(_fault(table, calls, rows) for calls, rows in by_calls.items())
+    return tuple(_describe_fault(table, calls, rows) for calls, rows in by_calls.items())
 
 
 def kind_of(call: str) -> tuple[str, frozenset[str]]:
@@ -63,20 +63,20 @@ def kind_of(call: str) -> tuple[str, frozenset[str]]:
     return operator + mode, frozenset(kinds.split(", "))
 
 
-def _fault(table: Conformance, calls: tuple[str, ...], rows: list[Row]) -> KnownFault:
+def _describe_fault(table: Conformance, calls: tuple[str, ...], rows: list[Row]) -> KnownFault:
     first = rows[0]
     names = ", ".join(dict.fromkeys(row.pair for row in rows))
     how = "wrong" if first.standing == "wrong" else "crashing"
-    told = f"{' with '.join(calls)} is known to be {how} in packages for "
-    told += f"{table.target} by torch {table.toolchain['torch']} (conformance: {names})"
+    description = f"{' with '.join(calls)} is known to be {how} in packages for "
+    description += f"{table.target} by torch {table.toolchain['torch']} (conformance: {names})"
     if showing := first.showing:
-        told += f": {showing.question}, {showing.arguments}"
+        description += f": {showing.question}, {showing.arguments}"
         if showing.inputs:
-            told += f", such as {'; '.join(map(shown, showing.inputs))}"
-        told += f": got {showing.got}, expected {showing.want}"
+            description += f", such as {'; '.join(map(format_tensor, showing.inputs))}"
+        description += f": got {showing.got}, expected {showing.want}"
     if reports := sorted({number for row in rows for number in row.reports}):
-        told += f" (pytorch {', '.join(map(str, reports))})"
-    return KnownFault(calls, first.operator, told, showing.inputs if showing else ())
+        description += f" (pytorch {', '.join(map(str, reports))})"
+    return KnownFault(calls, first.operator, description, showing.inputs if showing else ())
 
 
 def told_faults(known: KnownWrong, asked: Mapping[str, str]) -> tuple[Finding, ...]:
@@ -86,11 +86,11 @@ def told_faults(known: KnownWrong, asked: Mapping[str, str]) -> tuple[Finding, .
 
 def foretold(known: KnownWrong) -> tuple[Finding, ...]:
     """Return the notes on what is known before any package was compared."""
-    told = (
+    remedy = (
         "A release compares the package on such values if declared inputs lead them there, and "
         "refuses it if it is wrong on them"
     )
-    return (*known.notes, *(_note(fault, told) for fault in known.faults))
+    return (*known.notes, *(_make_note(fault, remedy) for fault in known.faults))
 
 
 def finding_of(fault: KnownFault, asked: Mapping[str, str]) -> Finding:
@@ -99,31 +99,31 @@ def finding_of(fault: KnownFault, asked: Mapping[str, str]) -> Finding:
     `asked` has the cases by the faults' names.
     """
     if case := asked.get(fault.name):
-        told = (
+        remedy = (
             f"The package was compared on such values ('{case}'), and is refused if it is wrong "
             "on them"
         )
     else:
-        told = (
+        remedy = (
             "This model isn't affected, as far as was found: no input within the declared ranges "
             "leads such values to it"
         )
-    return _note(fault, told)
+    return _make_note(fault, remedy)
 
 
-def _note(fault: KnownFault, told: str) -> Finding:
+def _make_note(fault: KnownFault, remedy: str) -> Finding:
     script = f"'handoff conformance --show {fault.operator}' prints the script that repeats it"
-    return Finding("known-wrong-operator", "note", fault.description, f"{told}. {script}")
+    return Finding("known-wrong-operator", "note", fault.description, f"{remedy}. {script}")
 
 
-def shown(tensor: PlainTensor) -> str:
+def format_tensor(tensor: PlainTensor) -> str:
     """Return a tensor in a few words: its dtype, shape and first values."""
     values = ", ".join(f"{value:g}" for value in tensor.values[:_SHOWN_VALUES])
     dots = ", ..." if len(tensor.values) > _SHOWN_VALUES else ""
     return f"{tensor.dtype}{list(tensor.shape)} [{values}{dots}]"
 
 
-def no_table(targets: Collection[str]) -> Finding:
+def missing_table_finding(targets: Collection[str]) -> Finding:
     """Return the note that nothing is known of this toolchain's operators for some targets."""
     return Finding(
         "no-conformance-table", "note",
@@ -136,23 +136,23 @@ def no_table(targets: Collection[str]) -> Finding:
 def known_wrong(job: KnownWrongJob) -> KnownWrong:
     """Return what is known to be wrong of the graph for any of the targets, and lacks of a table.
 
-    A fault that several targets have is told of the first one.
+    A fault that several targets have is reported for the first one.
     """
     store = open_store(job.stores.objects)
     trust = read_trust(job.stores.trusted, may_lack=True)
     faults: dict[tuple[str, ...], KnownFault] = {}
-    lacking = []
+    missing = []
     for target in job.targets:
         if not isinstance(target, CpuTarget):
-            lacking.append(target.slug)
+            missing.append(target.slug)
             continue
         table = find_table(store, trust, target, job.compiler, job.options)
         if table is None or table.unasked:
-            lacking.append(target.slug)
+            missing.append(target.slug)
         if table is not None:
             for fault in known_faults(table, job.calls):
                 faults.setdefault(fault.calls, fault)
-    notes = (no_table(lacking),) if lacking else ()
+    notes = (missing_table_finding(missing),) if missing else ()
     return KnownWrong(tuple(faults.values()), notes)
 
 
@@ -163,8 +163,8 @@ def find_table(
 
     Where there is none for the options, that without options is returned; None without either.
     """
-    for asked in (options, {}):
-        digest = toolchain_digest(conformance_toolchain(compiler, target, asked))
+    for candidate in (options, {}):
+        digest = toolchain_digest(conformance_toolchain(compiler, target, candidate))
         table = read_table(store, trust, digest) or shipped_table(digest)
         if table is not None:
             return table

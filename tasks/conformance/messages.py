@@ -92,7 +92,7 @@ class KeptTable:
 class ReadTablesJob(Job["Tables"]):
     """Read the tables of a target: today's toolchain's, and the newest of another one.
 
-    A step process answers equal jobs once: `at` tells one question from the next.
+    A step process answers equal jobs once: `at` distinguishes one question from the next.
     """
 
     stores: Stores
@@ -105,7 +105,7 @@ class ReadTablesJob(Job["Tables"]):
 class Tables:
     """Today's toolchain's table, and the newest of another toolchain; None where there is none.
 
-    `is_kept` tells whether today's is in the store: one that comes with the code may not be.
+    `is_kept` says whether today's is in the store: one that comes with the code may not be.
     """
 
     today: Conformance | None

@@ -35,11 +35,11 @@ _FLOATS = ("float32", "float64", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
-class Report:
-    """A report's number, and the operators and dtypes whose rows show what it tells.
+class PublicReport:
+    """A report's number, and the operators and dtypes whose rows show its fault.
 
-    No dtypes stand for all. Where `question` is told, the row has to be wrong under one whose name
-    begins so.
+    No dtypes stand for all. Where there is a `question`, the row has to be wrong under one whose
+    name begins so.
     """
 
     number: int
@@ -50,7 +50,7 @@ class Report:
 
 _REPORTS = (
     # Lanes that are not in use leak into the extremum.
-    Report(
+    PublicReport(
         191499,
         (
             "amax", "amin", "aminmax", "argmax", "argmin", "max.reduction_no_dim",
@@ -59,24 +59,24 @@ _REPORTS = (
         ),
         _BYTES,
     ),
-    Report(197895, ("floor_divide", "div.floor_rounding"), _FLOATS),
+    PublicReport(197895, ("floor_divide", "div.floor_rounding"), _FLOATS),
     # Digits of a large quotient, and infinite divisors.
-    Report(198057, ("remainder", "__rmod__"), _FLOATS),
-    Report(197091, ("ldexp",)),
+    PublicReport(198057, ("remainder", "__rmod__"), _FLOATS),
+    PublicReport(197091, ("ldexp",)),
     # The legacy dtype of its result.
-    Report(198081, ("any",), ("uint8",)),
-    Report(
+    PublicReport(198081, ("any",), ("uint8",)),
+    PublicReport(
         198201, ("nn.functional.interpolate.nearest", "nn.functional.upsample_nearest")
     ),
-    Report(198094, ("pattern.scatter_then_overwrite",)),
-    Report(185337, ("pattern.half_and_back", "pattern.bfloat16_and_back")),
+    PublicReport(198094, ("pattern.scatter_then_overwrite",)),
+    PublicReport(185337, ("pattern.half_and_back", "pattern.bfloat16_and_back")),
     # The mean of nothing.
-    Report(197108, ("var_mean.unbiased", "std_mean.unbiased"), _FLOATS, "as sampled"),
+    PublicReport(197108, ("var_mean.unbiased", "std_mean.unbiased"), _FLOATS, "as sampled"),
 )  # fmt: skip
 
 
-def with_reports(row: Row) -> Row:
-    """Return a wrong row with the numbers of the public reports that tell of it."""
+def attach_reports(row: Row) -> Row:
+    """Return a wrong row with the numbers of the public reports on it."""
     if row.standing != "wrong":
         return row
     numbers = tuple(
@@ -89,7 +89,7 @@ def with_reports(row: Row) -> Row:
 
 
 # Some 200 samples: what is fixed about a compilation is a tenth of it then.
-_PAIRS_A_BUNDLE = 150
+_PAIRS_PER_BUNDLE = 150
 
 
 @dataclass(frozen=True)
@@ -121,30 +121,30 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The rows that are known: those that runs left in `folder`, and those of a table `begun`."""
+class RowStore:
+    """The rows that are known: those that runs left in `folder`, and those of an earlier table."""
 
     folder: Path
-    begun: Conformance | None = None
+    previous: Conformance | None = None
 
-    def known(self) -> tuple[dict[str, Row], float]:
+    def read(self) -> tuple[dict[str, Row], float]:
         """Return what is known by its pairs, and the seconds that it took to ask.
 
-        What a run has found out goes before what was `begun`.
+        What a run has found out goes before the earlier table.
         """
-        rows = {row.pair: row for row in self.begun.rows} if self.begun else {}
-        seconds = self.begun.seconds if self.begun else 0.0
+        rows = {row.pair: row for row in self.previous.rows} if self.previous else {}
+        seconds = self.previous.seconds if self.previous else 0.0
         for path in sorted(self.folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
             try:
-                found = from_plain(ConformResult, parse_json(path.read_bytes()), path.name)
+                result = from_plain(ConformResult, parse_json(path.read_bytes()), path.name)
             except (OSError, ValueError):
                 # Cut short, or of another Handoff: asked again.
                 continue
-            rows |= {row.pair: row for row in found.rows}
-            seconds += found.seconds
+            rows |= {row.pair: row for row in result.rows}
+            seconds += result.seconds
         return rows, seconds
 
-    def keep(self, rows: tuple[Row, ...], seconds: float) -> None:
+    def write(self, rows: tuple[Row, ...], seconds: float) -> None:
         """Write rows down, and the seconds of the run that they took, all or none."""
         self.folder.mkdir(parents=True, exist_ok=True)
         name = digest_bytes(json.dumps([row.pair for row in rows]).encode()).short
@@ -152,7 +152,7 @@ class Kept:
         write_whole(self.folder / f"{name}.json", text, mode=0o666)
 
 
-def make_table(plan: Plan, tell: Tell) -> Conformance:
+def make_table(plan: Plan, report_progress: Tell) -> Conformance:
     """Return the table of today's toolchain for the plan's target.
 
     What was asked before is taken from the plan's folder, and from the table that comes with the
@@ -160,7 +160,9 @@ def make_table(plan: Plan, tell: Tell) -> Conformance:
     """
     workers = plan.workers or min(os.cpu_count() or 1, 4)
     processes = [
-        StepProcess(_process(plan.target, number), plan.folder / "logs" / f"worker-{number}.log")
+        StepProcess(
+            _process_plan(plan.target, number), plan.folder / "logs" / f"worker-{number}.log"
+        )
         for number in range(workers)
     ]
     try:
@@ -168,21 +170,21 @@ def make_table(plan: Plan, tell: Tell) -> Conformance:
         listed = processes[0].run(listing)
         digest = toolchain_digest(listed.toolchain)
         shipped = shipped_table(digest)
-        begun = shipped if shipped and shipped.questions == QUESTIONS else None
-        kept = Kept(plan.folder / f"{digest.short}-{QUESTIONS}", begun)
-        rows, seconds = _ask_all(plan, listed.pairs, kept, processes, tell)
+        previous = shipped if shipped and shipped.questions == QUESTIONS else None
+        store = RowStore(plan.folder / f"{digest.short}-{QUESTIONS}", previous)
+        rows, seconds = _ask_all(plan, listed.pairs, store, processes, report_progress)
     finally:
         for process in processes:
             process.close()
-    ordered = sorted(map(with_reports, rows), key=lambda row: (row.operator, row.dtype))
-    if begun and not plan.again and tuple(ordered) == begun.rows:
+    ordered = sorted(map(attach_reports, rows), key=lambda row: (row.operator, row.dtype))
+    if previous and not plan.again and tuple(ordered) == previous.rows:
         # Nothing was asked: it stays what it is.
-        return begun
-    made = datetime.now(UTC).isoformat(timespec="seconds")
-    return Conformance(listed.toolchain, made, round(seconds), tuple(ordered), host_cpu_model())
+        return previous
+    made_at = datetime.now(UTC).isoformat(timespec="seconds")
+    return Conformance(listed.toolchain, made_at, round(seconds), tuple(ordered), host_cpu_model())
 
 
-def _process(target: CpuTarget, number: int) -> ProcessPlan:
+def _process_plan(target: CpuTarget, number: int) -> ProcessPlan:
     return ProcessPlan(
         f"conform-{number}", ("conformance.conform",), environment={
             **compiling_for(target), "PYTHONWARNINGS": "ignore",
@@ -193,28 +195,29 @@ def _process(target: CpuTarget, number: int) -> ProcessPlan:
 def _ask_all(
     plan: Plan,
     pairs: tuple[str, ...],
-    kept: Kept,
+    store: RowStore,
     processes: list[StepProcess],
-    tell: Tell,
+    report_progress: Tell,
 ) -> tuple[list[Row], float]:
     """Return a row for each pair, as it is known or asked now, and the seconds that all took."""
-    known, seconds = ({}, 0.0) if plan.again else kept.known()
-    rows = [known[pair] for pair in pairs if pair in known]
-    due = [pair for pair in pairs if pair not in known]
+    stored, seconds = ({}, 0.0) if plan.again else store.read()
+    rows = [stored[pair] for pair in pairs if pair in stored]
+    missing = [pair for pair in pairs if pair not in stored]
     bundles = [
-        tuple(due[start : start + _PAIRS_A_BUNDLE]) for start in range(0, len(due), _PAIRS_A_BUNDLE)
+        tuple(missing[start : start + _PAIRS_PER_BUNDLE])
+        for start in range(0, len(missing), _PAIRS_PER_BUNDLE)
     ]
     asked, began = 0, time.monotonic()
-    free = list(processes)
+    idle = list(processes)
 
     def ask(bundle: tuple[str, ...]) -> tuple[Row, ...]:
-        process, since = free.pop(), time.monotonic()
+        process, since = idle.pop(), time.monotonic()
         try:
             found = _ask(process, plan, bundle)
         finally:
-            free.append(process)
+            idle.append(process)
         # The others are asked meanwhile.
-        kept.keep(found, (time.monotonic() - since) / len(processes))
+        store.write(found, (time.monotonic() - since) / len(processes))
         return found
 
     with ThreadPoolExecutor(len(processes)) as pool:
@@ -222,8 +225,8 @@ def _ask_all(
             found = future.result()
             rows += found
             asked += len(found)
-            left = (time.monotonic() - began) / asked * (len(due) - asked)
-            tell(Progress(len(rows), len(pairs), left))
+            left = (time.monotonic() - began) / asked * (len(missing) - asked)
+            report_progress(Progress(len(rows), len(pairs), left))
     return rows, seconds + time.monotonic() - began
 
 
@@ -236,15 +239,15 @@ def _ask(process: StepProcess, plan: Plan, bundle: tuple[str, ...]) -> tuple[Row
         if len(bundle) > 1:
             middle = len(bundle) // 2
             return (*_ask(process, plan, bundle[:middle]), *_ask(process, plan, bundle[middle:]))
-        return (_crashed(process, job, error),)
+        return (_crash_row(process, job, error),)
     return result.rows
 
 
-def _crashed(process: StepProcess, job: ConformJob, error: StepCrashed) -> Row:
+def _crash_row(process: StepProcess, job: ConformJob, error: StepCrashed) -> Row:
     operator, _, dtype = job.pairs[0].rpartition(":")
-    told = str(error)[-300:].strip()
+    reason = str(error)[-300:].strip()
     try:
         process.run(replace(job, eager_only=True))
     except StepCrashed:
         return Row(operator, dtype, "not compiled", "eager itself crashes on its samples")
-    return Row(operator, dtype, "crashes", told)
+    return Row(operator, dtype, "crashes", reason)

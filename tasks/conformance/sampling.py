@@ -32,7 +32,7 @@ DTYPES = {
 # How many samples a pair gets where it isn't one: most where models compute most. One of our own
 # stands for one of PyTorch's.
 _SAMPLES = {"float32": 3}
-_SEARCHED = 40
+_MAX_SEARCHED = 40
 _MAX_ELEMENTS = 20_000
 # Beyond the width of a vector of 8 bits, with and without a remainder; whole rows of 16.
 _LENGTH = 83
@@ -69,7 +69,7 @@ class Sample:
     """One call of an operator: `function` takes the tensors and returns those of the result.
 
     `place` numbers it among its pair's, `constants` are the arguments that are floating-point
-    numbers, and `described` shows all arguments.
+    numbers, and `description` shows all arguments.
     """
 
     pair: Pair
@@ -77,8 +77,8 @@ class Sample:
     function: Callable[[list[torch.Tensor]], list[torch.Tensor]]
     tensors: tuple[torch.Tensor, ...]
     constants: tuple[float, ...]
-    described: str
-    rounded: Callable[[list[torch.Tensor]], list[torch.Tensor]]
+    description: str
+    rounded_function: Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
 
 class NoSamples(Exception):
@@ -90,8 +90,8 @@ def _operators() -> dict[str, Any]:
     # It takes seconds to import.
     from torch.testing._internal.common_methods_invocations import op_db
 
-    known: tuple[Any, ...] = (*PATTERNS, *op_db)
-    return {info.full_name: info for info in known}
+    infos: tuple[Any, ...] = (*PATTERNS, *op_db)
+    return {info.full_name: info for info in infos}
 
 
 def all_pairs() -> list[Pair]:
@@ -105,7 +105,7 @@ def all_pairs() -> list[Pair]:
 
 
 def integers_may_vary(operator: str) -> bool:
-    """Tell whether integers given to the operator are numbers, and no indices or sizes."""
+    """Return whether integers given to the operator are numbers, and no indices or sizes."""
     from torch.testing._internal.opinfo.core import (
         BinaryUfuncInfo,
         ReductionOpInfo,
@@ -115,12 +115,12 @@ def integers_may_vary(operator: str) -> bool:
     kinds = (UnaryUfuncInfo, BinaryUfuncInfo, ReductionOpInfo)
     return (
         isinstance(_operators()[operator], kinds)
-        or operator in _NUMBERS
+        or operator in _TAKES_NUMBERS
         or operator.startswith(PREFIX)
     )
 
 
-_NUMBERS = {
+_TAKES_NUMBERS = {
     "clamp", "where", "sort", "argsort", "msort", "topk", "cumsum", "cumprod", "cummax", "cummin",
     "max.reduction_no_dim", "max.reduction_with_dim", "max.binary", "min.reduction_no_dim",
     "min.reduction_with_dim", "min.binary", "argmax", "argmin", "aminmax", "addcmul", "addcdiv",
@@ -138,15 +138,16 @@ def samples_of(pair: Pair) -> list[Sample]:
     if pair.dtype == "uint8" and pair.operator in _FIXED_POINT:
         raise NoSamples("eager computes it in fixed point, to within one")
     # Some samplers draw from Python's and numpy's generators, too.
-    _seed(0)
-    found = [_sample(info, pair, place, given) for place, given in enumerate(_chosen(info, pair))]
-    usable = [sample for sample in found if sample is not None]
+    _seed_generators(0)
+    inputs = enumerate(_choose_samples(info, pair))
+    samples = [_make_sample(info, pair, place, sample_input) for place, sample_input in inputs]
+    usable = [sample for sample in samples if sample is not None]
     if not usable:
         raise NoSamples("it has no sample with a dense tensor")
     return usable
 
 
-def _seed(number: int) -> None:
+def _seed_generators(number: int) -> None:
     import numpy
 
     torch.manual_seed(number)
@@ -154,30 +155,30 @@ def _seed(number: int) -> None:
     numpy.random.seed(number)
 
 
-def _chosen(info: Any, pair: Pair) -> Iterator[Any]:  # noqa: ANN401 - torch's own untyped classes
+def _choose_samples(info: Any, pair: Pair) -> Iterator[Any]:  # noqa: ANN401 - torch's own untyped classes
     """Give samples of other arguments first, then others, as many as the pair gets."""
     kind = DTYPES[pair.dtype]
-    own = list(_own(info, kind))
-    yield from own
-    wanted = max(0, _SAMPLES.get(pair.dtype, 1) - bool(own))
-    if not wanted:
+    vector_sized = list(_vector_sized_samples(info, kind))
+    yield from vector_sized
+    count = max(0, _SAMPLES.get(pair.dtype, 1) - bool(vector_sized))
+    if not count:
         return
     drawn = info.sample_inputs("cpu", kind, requires_grad=False)
-    fits = [one for one in itertools.islice(drawn, _SEARCHED) if _is_usable(one)]
+    usable = filter(_is_usable, itertools.islice(drawn, _MAX_SEARCHED))
     seen: set[str] = set()
     first: list[Any] = []
     later: list[Any] = []
-    for one in fits:
-        key = _signature(one)
-        (later if key in seen else first).append(one)
+    for sample_input in usable:
+        key = _signature(sample_input)
+        (later if key in seen else first).append(sample_input)
         seen.add(key)
     # Spread over what there is: neighbours are alike.
-    step = max(1, len(first) // wanted)
-    spread = first[::step][:wanted]
-    yield from [*spread, *later][:wanted]
+    step = max(1, len(first) // count)
+    spread = first[::step][:count]
+    yield from [*spread, *later][:count]
 
 
-def _own(info: Any, kind: torch.dtype) -> Iterator[Any]:  # noqa: ANN401 - as above
+def _vector_sized_samples(info: Any, kind: torch.dtype) -> Iterator[Any]:  # noqa: ANN401 - as above
     """Give the samples whose sizes are about the vectors' widths."""
     from torch.testing._internal.opinfo.core import (
         BinaryUfuncInfo,
@@ -186,18 +187,18 @@ def _own(info: Any, kind: torch.dtype) -> Iterator[Any]:  # noqa: ANN401 - as ab
         UnaryUfuncInfo,
     )
 
-    drawn = partial(_drawn, kind)
+    draw = partial(_draw, kind)
     if isinstance(info, UnaryUfuncInfo):
-        numbers = _within(info.domain, drawn(_LENGTH))
+        numbers = _move_into_domain(info.domain, draw(_LENGTH))
         yield SampleInput(numbers, kwargs=info.sample_kwargs("cpu", kind, numbers)[0])
     elif isinstance(info, BinaryUfuncInfo):
-        # Variants differ in what they are told beside: how to round, say.
-        told = next(iter(info.sample_inputs("cpu", kind))).kwargs
-        yield SampleInput(drawn(_LENGTH), args=(drawn(_LENGTH),), kwargs=told)
+        # Variants differ in their keyword arguments: how to round, say.
+        variant = next(iter(info.sample_inputs("cpu", kind))).kwargs
+        yield SampleInput(draw(_LENGTH), args=(draw(_LENGTH),), kwargs=variant)
         if kind.is_floating_point:
-            yield SampleInput(drawn(_LENGTH), args=(0.3,), kwargs=told)
+            yield SampleInput(draw(_LENGTH), args=(0.3,), kwargs=variant)
         if other := _MIXED_WITH.get(kind):
-            yield SampleInput(drawn(_LENGTH), args=(drawn(_LENGTH).to(other),), kwargs=told)
+            yield SampleInput(draw(_LENGTH), args=(draw(_LENGTH).to(other),), kwargs=variant)
     elif info.full_name in (
         "nn.functional.interpolate.nearest",
         "nn.functional.interpolate.nearest-exact",
@@ -205,34 +206,36 @@ def _own(info: Any, kind: torch.dtype) -> Iterator[Any]:  # noqa: ANN401 - as ab
         # Of one axis the size doesn't change, though its scale isn't 1.
         mode = info.full_name.rpartition(".")[2]
         kwargs = {"scale_factor": (1.3, 1.5), "mode": mode}
-        yield SampleInput(drawn(1, 1, 3, 4), kwargs=kwargs)
+        yield SampleInput(draw(1, 1, 3, 4), kwargs=kwargs)
     elif info.full_name in ("max.reduction_with_dim", "min.reduction_with_dim"):
-        yield SampleInput(drawn(*_ROWS), args=(-1,))
+        yield SampleInput(draw(*_ROWS), args=(-1,))
     elif isinstance(info, ReductionOpInfo):
-        yield SampleInput(drawn(_LENGTH))
-        yield SampleInput(drawn(*_ROWS), kwargs={"dim": -1})
+        yield SampleInput(draw(_LENGTH))
+        yield SampleInput(draw(*_ROWS), kwargs={"dim": -1})
 
 
-def _drawn(kind: torch.dtype, *shape: int) -> torch.Tensor:
+def _draw(kind: torch.dtype, *shape: int) -> torch.Tensor:
     if kind is torch.bool:
         return torch.rand(shape) < 0.5
     low, high = (1, 10) if not kind.is_floating_point else (-8, 8)
     return (torch.rand(shape) * (high - low) + low).to(kind)
 
 
-def _within(domain: tuple[float | None, float | None], numbers: torch.Tensor) -> torch.Tensor:
+def _move_into_domain(
+    domain: tuple[float | None, float | None], numbers: torch.Tensor
+) -> torch.Tensor:
     """Return the numbers, or others within the domain of an operator that has one."""
     low, high = domain
     if not numbers.is_floating_point() or (low is None and high is None):
         return numbers
     bottom = -8.0 if low is None else float(low)
     top = 8.0 if high is None else float(high)
-    drawn = torch.rand(numbers.shape) * 0.98 + 0.01
-    return drawn.mul(top - bottom).add(bottom).to(numbers.dtype)
+    fractions = torch.rand(numbers.shape) * 0.98 + 0.01
+    return fractions.mul(top - bottom).add(bottom).to(numbers.dtype)
 
 
-def _is_usable(given: Any) -> bool:  # noqa: ANN401 - as above
-    leaves = pytree.tree_leaves((given.input, given.args, given.kwargs))
+def _is_usable(sample_input: Any) -> bool:  # noqa: ANN401 - as above
+    leaves = pytree.tree_leaves((sample_input.input, sample_input.args, sample_input.kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     return bool(tensors) and all(
         tensor.layout is torch.strided and not tensor.is_quantized
@@ -241,8 +244,8 @@ def _is_usable(given: Any) -> bool:  # noqa: ANN401 - as above
     )  # fmt: skip
 
 
-def _signature(given: Any) -> str:  # noqa: ANN401 - as above
-    leaves, spec = pytree.tree_flatten((given.input, given.args, given.kwargs))
+def _signature(sample_input: Any) -> str:  # noqa: ANN401 - as above
+    leaves, spec = pytree.tree_flatten((sample_input.input, sample_input.args, sample_input.kwargs))
     return str(spec) + str([
         (leaf.dim(), leaf.dtype) if isinstance(leaf, torch.Tensor) else type(leaf).__name__
         if isinstance(leaf, (int, float)) and not isinstance(leaf, bool) else leaf
@@ -250,13 +253,13 @@ def _signature(given: Any) -> str:  # noqa: ANN401 - as above
     ])  # fmt: skip
 
 
-def _sample(info: Any, pair: Pair, place: int, given: Any) -> Sample | None:  # noqa: ANN401
-    leaves, spec = pytree.tree_flatten((given.input, given.args, given.kwargs))
+def _make_sample(info: Any, pair: Pair, place: int, sample_input: Any) -> Sample | None:  # noqa: ANN401
+    leaves, spec = pytree.tree_flatten((sample_input.input, sample_input.args, sample_input.kwargs))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    if not places or not _is_usable(given):
+    if not places or not _is_usable(sample_input):
         return None
 
-    def calling(constant: list[Any]) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
+    def make_function(constant: list[Any]) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
         def call(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
             filled = list(constant)
             for position, tensor in zip(places, tensors, strict=True):
@@ -269,7 +272,7 @@ def _sample(info: Any, pair: Pair, place: int, given: Any) -> Sample | None:  # 
 
     # In half precision and in float32, a kernel rounds a number to float32 before it computes.
     narrow = pair.dtype in ("float32", "float16", "bfloat16")
-    rounded = [
+    rounded_leaves = [
         float(torch.tensor(leaf, dtype=torch.float32)) if narrow and type(leaf) is float else leaf
         for leaf in leaves
     ]
@@ -278,10 +281,10 @@ def _sample(info: Any, pair: Pair, place: int, given: Any) -> Sample | None:  # 
         if isinstance(leaf, torch.Tensor) else repr(leaf) for leaf in leaves
     ]  # fmt: skip
     return Sample(
-        pair, place, calling(leaves),
+        pair, place, make_function(leaves),
         tuple(leaves[i].detach().clone() for i in places),
         tuple(leaf for leaf in leaves if type(leaf) is float),
-        ", ".join(shown)[:200], calling(rounded),
+        ", ".join(shown)[:200], make_function(rounded_leaves),
     )  # fmt: skip
 
 

@@ -78,8 +78,8 @@ def _literal(tensor: PlainTensor) -> str:
     if tensor.dtype.startswith("complex"):
         shape = [*tensor.shape, 2]
         return f"torch.view_as_complex(torch.tensor([{values}]).reshape({shape})).to({kind})"
-    whole = not tensor.dtype.startswith(("float", "bfloat"))
-    through = "int64" if whole else "float64"
+    is_integer = not tensor.dtype.startswith(("float", "bfloat"))
+    through = "int64" if is_integer else "float64"
     return (
         f"torch.tensor([{values}], dtype=torch.{through}).reshape({list(tensor.shape)}).to({kind})"
     )

@@ -47,7 +47,7 @@ def keep_signed_table(job: KeepTableJob) -> KeptTable:
     """Write the table and its signature, read them back as everybody does, and log it in MLflow.
 
     Raises `PackageRefused` for a signature that isn't trusted here, and `StoreFailed`. That MLflow
-    can't be reached is told in the result: the table is kept by then.
+    can't be reached is noted in the result: the table is kept by then.
     """
     store = open_store(job.stores.objects)
     key = keep_table(store, job.table, job.envelope.encode())
@@ -87,8 +87,8 @@ def render_table(table: Conformance) -> str:
     else:
         parts.append("No operator is known to be wrong.")
     if reasons := Counter(row.reason for row in table.rows if row.standing == "not compiled"):
-        told = [f"- {count}: {markdown_text(reason)}" for reason, count in reasons.most_common()]
-        parts.append("## Not compiled\n\n" + "\n".join(told))
+        bullets = [f"- {count}: {markdown_text(reason)}" for reason, count in reasons.most_common()]
+        parts.append("## Not compiled\n\n" + "\n".join(bullets))
     return "\n\n".join(parts) + "\n"
 
 
@@ -114,17 +114,18 @@ def read_tables(job: ReadTablesJob) -> Tables:
     """
     store = open_store(job.stores.objects)
     trust = read_trust(job.stores.trusted, may_lack=True)
-    wanted = conformance_toolchain(job.compiler, job.target, {})
-    digest = toolchain_digest(wanted)
-    own = read_table(store, trust, digest)
+    toolchain = conformance_toolchain(job.compiler, job.target, {})
+    digest = toolchain_digest(toolchain)
+    current = read_table(store, trust, digest)
     earlier: list[Conformance] = list(shipped_tables())
-    for kept in kept_toolchains(store):
-        if (table := read_table(store, trust, kept)) is not None:
+    for other in kept_toolchains(store):
+        if (table := read_table(store, trust, other)) is not None:
             earlier.append(table)
-    alike = [
+    same_target = [
         table for table in earlier
         if table.digest != digest
-        and (table.target, table.toolchain["options"]) == (wanted["target"], wanted["options"])
+        and table.target == toolchain["target"]
+        and table.toolchain["options"] == toolchain["options"]
     ]  # fmt: skip
-    before = max(alike, key=lambda table: table.made, default=None)
-    return Tables(own or shipped_table(digest), before, is_kept=own is not None)
+    before = max(same_target, key=lambda table: table.made, default=None)
+    return Tables(current or shipped_table(digest), before, is_kept=current is not None)

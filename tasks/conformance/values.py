@@ -24,7 +24,7 @@ _AS_SAMPLED_ONLY = (
 )  # fmt: skip
 # Eager's own loop adds what is above 0, so that a NaN is left out, which no formula says.
 _DROPS_NAN = ("nn.functional.multi_margin_loss", "nn.functional.multilabel_margin_loss")
-# They tell which element of a window was taken, and of several NaN any may be.
+# They return which element of a window was taken, and of several NaN any may be.
 _TAKES_ANY_NAN = (
     "nn.functional.max_pool", "nn.functional.adaptive_max_pool", "max_pool2d_with_indices",
 )  # fmt: skip
@@ -47,7 +47,7 @@ _CASTS = (
     "mvlgamma",
 )
 
-_Set = Callable[[torch.Tensor, int, Sample, torch.Generator], torch.Tensor | None]
+_MakeValues = Callable[[torch.Tensor, int, Sample, torch.Generator], torch.Tensor | None]
 
 
 def value_sets(sample: Sample) -> list[tuple[str, tuple[torch.Tensor, ...]]]:
@@ -57,10 +57,10 @@ def value_sets(sample: Sample) -> list[tuple[str, tuple[torch.Tensor, ...]]]:
     if kind is torch.bool or operator.startswith(_AS_SAMPLED_ONLY):
         return found
     if kind.is_floating_point:
-        sets = {**_FLOATS, **({} if operator in _CASTS else _FAR)}
-        alone = {} if operator in _CASTS else _ALONE
+        sets = {**_FLOATS, **({} if operator in _CASTS else _EXTREMES)}
+        in_one_input = {} if operator in _CASTS else _IN_ONE_INPUT
     elif integers_may_vary(operator):
-        sets, alone = _INTEGERS, {}
+        sets, in_one_input = _INTEGERS, {}
     else:
         return found
     mixed = any(tensor.dtype is not kind for tensor in sample.tensors)
@@ -68,24 +68,26 @@ def value_sets(sample: Sample) -> list[tuple[str, tuple[torch.Tensor, ...]]]:
         if mixed and name in _FAR_INTEGERS:
             # Rounded to the other's dtype first or not at all: a remainder of it is another.
             continue
-        changed = _changed(sample, kind, make, None)
+        changed = _change_tensors(sample, kind, make, None)
         if changed is not None:
             found.append((name, changed))
     places = [i for i, tensor in enumerate(sample.tensors) if tensor.dtype is kind]
     if operator in _DROPS_NAN:
-        alone = {name: make for name, make in alone.items() if name in ("large", "zero")}
+        in_one_input = {
+            name: make for name, make in in_one_input.items() if name in ("large", "zero")
+        }
     if operator.startswith(_TAKES_ANY_NAN):
-        alone = {name: make for name, make in alone.items() if name != "NaN"}
-    for name, make in alone.items():
+        in_one_input = {name: make for name, make in in_one_input.items() if name != "NaN"}
+    for name, make in in_one_input.items():
         for number, place in enumerate(places[:3]):
-            changed = _changed(sample, kind, make, place)
+            changed = _change_tensors(sample, kind, make, place)
             if changed is not None:
                 found.append((f"{name} in input {number}", changed))
     return found
 
 
-def _changed(
-    sample: Sample, kind: torch.dtype, make: _Set, only: int | None
+def _change_tensors(
+    sample: Sample, kind: torch.dtype, make: _MakeValues, only: int | None
 ) -> tuple[torch.Tensor, ...] | None:
     tensors = []
     for place, tensor in enumerate(sample.tensors):
@@ -93,13 +95,13 @@ def _changed(
             tensors.append(tensor)
             continue
         generator = torch.Generator().manual_seed(place)
-        made = make(tensor, place, sample, generator)
-        if made is None:
+        values = make(tensor, place, sample, generator)
+        if values is None:
             return None
         # Written into a copy, which keeps the strides.
-        kept = tensor.clone()
-        kept.copy_(made.reshape(tensor.shape))
-        tensors.append(kept)
+        copy = tensor.clone()
+        copy.copy_(values.reshape(tensor.shape))
+        tensors.append(copy)
     return tuple(tensors)
 
 
@@ -110,21 +112,23 @@ def _uniform(
     return drawn * (high - low) + low
 
 
-def _whole(tensor: torch.Tensor, generator: torch.Generator, low: int, high: int) -> torch.Tensor:
+def _integers(
+    tensor: torch.Tensor, generator: torch.Generator, low: int, high: int
+) -> torch.Tensor:
     return torch.randint(low, high + 1, tensor.shape, generator=generator)
 
 
-def _staggered(tensor: torch.Tensor, value: float) -> torch.Tensor:
-    kept = tensor.clone().reshape(-1)
-    kept[::3] = value
-    return kept
+def _fill_every_third(tensor: torch.Tensor, value: float) -> torch.Tensor:
+    copy = tensor.clone().reshape(-1)
+    copy[::3] = value
+    return copy
 
 
 def _multiples(
     tensor: torch.Tensor, place: int, sample: Sample, generator: torch.Generator
 ) -> torch.Tensor | None:
     """Whole multiples of a constant, or of the other input."""
-    factor = _whole(tensor, generator, -24, 24).to(torch.float64)
+    factor = _integers(tensor, generator, -24, 24).to(torch.float64)
     constants = [number for number in sample.constants if number and abs(number) < 1e4]
     if constants:
         return (factor * constants[0]).to(tensor.dtype)
@@ -137,51 +141,55 @@ def _multiples(
     return tensor if others else None
 
 
-def _large(tensor: torch.Tensor) -> float:
+def _large_number(tensor: torch.Tensor) -> float:
     return 300.0 if tensor.dtype is torch.float16 else 1e5
 
 
-_FLOATS: dict[str, _Set] = {
+_FLOATS: dict[str, _MakeValues] = {
     "one-sided, positive": lambda t, p, s, g: _uniform(t, g, 0.5, 9.0),
     "one-sided, negative": lambda t, p, s, g: -_uniform(t, g, 0.5, 9.0),
     "narrow": lambda t, p, s, g: _uniform(t, g, 100.0, 101.0),
-    "whole numbers": lambda t, p, s, g: _whole(t, g, -8, 8),
-    "halves": lambda t, p, s, g: _whole(t, g, -8, 8) + 0.5,
-    "tenths": lambda t, p, s, g: _whole(t, g, -30, 30) / 10.0,
-    "ties": lambda t, p, s, g: _whole(t, g, 0, 2),
+    "whole numbers": lambda t, p, s, g: _integers(t, g, -8, 8),
+    "halves": lambda t, p, s, g: _integers(t, g, -8, 8) + 0.5,
+    "tenths": lambda t, p, s, g: _integers(t, g, -30, 30) / 10.0,
+    "ties": lambda t, p, s, g: _integers(t, g, 0, 2),
     "all equal": lambda t, p, s, g: torch.full(t.shape, 2.0),
     "multiples": _multiples,
 }
-_FAR: dict[str, _Set] = {
-    "large": lambda t, p, s, g: _uniform(t, g, -1.0, 1.0) * _large(t),
-    "zeros of both signs": lambda t, p, s, g: torch.where(_whole(t, g, 0, 1) > 0, 0.0, -0.0),
+_EXTREMES: dict[str, _MakeValues] = {
+    "large": lambda t, p, s, g: _uniform(t, g, -1.0, 1.0) * _large_number(t),
+    "zeros of both signs": lambda t, p, s, g: torch.where(_integers(t, g, 0, 1) > 0, 0.0, -0.0),
 }
-_ALONE: dict[str, _Set] = {
-    "large": lambda t, p, s, g: _uniform(t, g, -1.0, 1.0) * _large(t),
-    "infinity": lambda t, p, s, g: _staggered(t, float("inf")),
-    "minus infinity": lambda t, p, s, g: _staggered(t, float("-inf")),
-    "NaN": lambda t, p, s, g: _staggered(t, float("nan")),
-    "zero": lambda t, p, s, g: _staggered(t, 0.0),
+_IN_ONE_INPUT: dict[str, _MakeValues] = {
+    "large": lambda t, p, s, g: _uniform(t, g, -1.0, 1.0) * _large_number(t),
+    "infinity": lambda t, p, s, g: _fill_every_third(t, float("inf")),
+    "minus infinity": lambda t, p, s, g: _fill_every_third(t, float("-inf")),
+    "NaN": lambda t, p, s, g: _fill_every_third(t, float("nan")),
+    "zero": lambda t, p, s, g: _fill_every_third(t, 0.0),
 }
 
 
-def _least(tensor: torch.Tensor) -> int:
+def _lowest(tensor: torch.Tensor) -> int:
     return 0 if tensor.dtype is torch.uint8 else -100
 
 
 _FAR_INTEGERS = {"large", "beyond 2^53"}
-_INTEGERS: dict[str, _Set] = {
-    "one-sided, positive": lambda t, p, s, g: _whole(t, g, 40, 120),
-    "one-sided, negative": lambda t, p, s, g: _whole(t, g, _least(t), -1) if _least(t) else None,
-    "narrow": lambda t, p, s, g: _whole(t, g, 100, 101),
-    "both signs": lambda t, p, s, g: _whole(t, g, _least(t), 100),
-    "ties": lambda t, p, s, g: _whole(t, g, 1, 2),
+_INTEGERS: dict[str, _MakeValues] = {
+    "one-sided, positive": lambda t, p, s, g: _integers(t, g, 40, 120),
+    "one-sided, negative": lambda t, p, s, g: (
+        _integers(t, g, _lowest(t), -1) if _lowest(t) else None
+    ),
+    "narrow": lambda t, p, s, g: _integers(t, g, 100, 101),
+    "both signs": lambda t, p, s, g: _integers(t, g, _lowest(t), 100),
+    "ties": lambda t, p, s, g: _integers(t, g, 1, 2),
     "all equal": lambda t, p, s, g: torch.full(t.shape, 2),
-    "the upper half": lambda t, p, s, g: _whole(t, g, 128, 255) if t.dtype is torch.uint8 else None,
+    "the upper half": lambda t, p, s, g: (
+        _integers(t, g, 128, 255) if t.dtype is torch.uint8 else None
+    ),
     "large": lambda t, p, s, g: (
-        _whole(t, g, -(10**9), 10**9) if t.dtype in (torch.int32, torch.int64) else None
+        _integers(t, g, -(10**9), 10**9) if t.dtype in (torch.int32, torch.int64) else None
     ),
     "beyond 2^53": lambda t, p, s, g: (
-        _whole(t, g, 2**53, 2**53 + 1000) if t.dtype is torch.int64 else None
+        _integers(t, g, 2**53, 2**53 + 1000) if t.dtype is torch.int64 else None
     ),
 }

@@ -2,5 +2,5 @@
 
 `step` searches within a budget of compiles; `trials` compiles and runs parts of the program in a
 child process (`trial`), `search` makes the parts smaller, `causes` leaves parts of the compiler
-out, `verdict` and `script` tell it to people.
+out, `verdict` and `script` present it to people.
 """

@@ -16,7 +16,7 @@ from functools import partial
 from handoff.artifacts.errors import BlessingRefused
 from handoff.tasks.intake.loading import LoadedDelivery
 from handoff.tasks.localize.messages import LeaveOut, LocalizeJob, Subsystem
-from handoff.tasks.localize.trials import BudgetSpent, Seen, Trials
+from handoff.tasks.localize.trials import BudgetSpent, PartResult, Trials
 from handoff.tasks.optimize.calibration import calibration_of
 from handoff.tasks.optimize.capture import capture
 from handoff.tasks.optimize.check import PassCheck, covered_by_metric
@@ -28,54 +28,56 @@ _PASSES: tuple[Subsystem, ...] = ("post_grad_passes", "joint_graph_passes", "pre
 
 
 @dataclass(frozen=True)
-class Found:
+class CompilerCause:
     """The subsystem without which a part is right, and the one use of it, where that is known."""
 
     subsystem: Subsystem
     at: str = ""
 
 
-def find_cause(trials: Trials, seen: Seen, *, is_option: bool) -> Found | None:
+def find_cause(trials: Trials, result: PartResult, *, is_option: bool) -> CompilerCause | None:
     """Return which subsystem makes the part wrong, or None where none alone does, or no budget.
 
     Where an option is known to be the cause (`is_option`) only what that may choose, a lowering,
     is looked into.
     """
-    lowered = LeaveOut("lowerings")
+    lowerings = LeaveOut("lowerings")
     try:
-        if _is_right_without(trials, seen, lowered):
-            return _narrow(trials, seen, "lowerings")
+        if _is_right_without(trials, result, lowerings):
+            return _narrow_down(trials, result, "lowerings")
         if is_option:
             return None
-        if _is_right_without(trials, seen, LeaveOut("decomposition"), lowered):
-            return _narrow(trials, seen, "decomposition", lowered)
+        if _is_right_without(trials, result, LeaveOut("decomposition"), lowerings):
+            return _narrow_down(trials, result, "decomposition", lowerings)
         for subsystem in _PASSES:
-            if _is_right_without(trials, seen, LeaveOut(subsystem)):
-                return _narrow(trials, seen, subsystem)
+            if _is_right_without(trials, result, LeaveOut(subsystem)):
+                return _narrow_down(trials, result, subsystem)
     except BudgetSpent:
         trials.notes.append("the budget was spent before every part of the compiler was left out")
     return None
 
 
-def _is_right_without(trials: Trials, seen: Seen, *left_out: LeaveOut) -> bool:
-    met = {site.subsystem for site in seen.sites}
-    if left_out[0].subsystem not in met:
+def _is_right_without(trials: Trials, result: PartResult, *left_out: LeaveOut) -> bool:
+    used = {site.subsystem for site in result.sites}
+    if left_out[0].subsystem not in used:
         return False
-    again = trials.see(seen.part, left_out)
+    again = trials.compile_part(result.part, left_out)
     return not again.failure and again.worst is None
 
 
-def _narrow(trials: Trials, seen: Seen, subsystem: Subsystem, *besides: LeaveOut) -> Found:
+def _narrow_down(
+    trials: Trials, result: PartResult, subsystem: Subsystem, *besides: LeaveOut
+) -> CompilerCause:
     """Find the first use of a subsystem with which the part is wrong, all later ones left out."""
-    sites = [site for site in seen.sites if site.subsystem == subsystem]
+    sites = [site for site in result.sites if site.subsystem == subsystem]
 
-    def is_right(kept: int) -> bool:
-        return _is_right_without(trials, seen, LeaveOut(subsystem, first=kept), *besides)
+    def is_right(count_kept: int) -> bool:
+        return _is_right_without(trials, result, LeaveOut(subsystem, first=count_kept), *besides)
 
     if (len(sites) - 1).bit_length() > trials.left:
         trials.notes.append(f"the budget does not reach to name one of {len(sites)} {subsystem}")
-        return Found(subsystem)
-    return Found(subsystem, sites[_first_wrong(len(sites), is_right)].what)
+        return CompilerCause(subsystem)
+    return CompilerCause(subsystem, sites[_first_wrong(len(sites), is_right)].what)
 
 
 def _first_wrong(count: int, is_right: Callable[[int], bool]) -> int:
@@ -107,15 +109,15 @@ def find_pass(job: LocalizeJob, delivery: LoadedDelivery, inputs: Tensors) -> tu
     module = delivery.module
     name = ""
     try:
-        for choice, made in chosen:
-            if made.level == "fx":
+        for choice, graph_pass in chosen:
+            if graph_pass.level == "fx":
                 name = choice.name
-                module, _ = check.apply(choice, made, module)
+                module, _ = check.apply(choice, graph_pass, module)
         program = capture(module, delivery.contract.signature, rows=delivery.rows)
-        for choice, made in chosen:
-            if made.level == "aten":
+        for choice, graph_pass in chosen:
+            if graph_pass.level == "aten":
                 name = choice.name
-                program, _ = check.apply(choice, made, program)
+                program, _ = check.apply(choice, graph_pass, program)
     except BlessingRefused as refusal:
         return name, f"{refusal.what}: expected {refusal.expected}, got {refusal.got}"
     return "", ""

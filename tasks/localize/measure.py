@@ -1,6 +1,6 @@
 """Judges what a package gave by the rule of the release, and how far beyond it that lies.
 
-A fault is told from eager's own rounding, which a tight enough tolerance refuses as well.
+A fault is distinguished from eager's own rounding, which a tight enough tolerance refuses as well.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _LARGEST = 20.0
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedOutput:
     """One output, and its error as a multiple of eager's (or of the floor, if that is larger).
 
-    `excess` is infinite where that says nothing of what is wrong. `is_eagers_own` is an output that
-    was refused for no more than eager's own rounding.
+    `excess` is infinite where that says nothing of what is wrong. `is_eager_rounding` is an output
+    that was refused for no more than eager's own rounding.
     """
 
     deviation: Deviation
     excess: float
-    is_eagers_own: bool = False
+    is_eager_rounding: bool = False
 
     @property
     def is_wrong(self) -> bool:
-        """Tell whether a rule was broken."""
+        """Return whether a rule was broken."""
         return not self.deviation.accepted
 
     @property
@@ -75,7 +75,7 @@ def judge(
     *,
     values: Values = "drawn",
     conditioning: Conditioning | None = None,
-) -> list[Judged]:
+) -> list[JudgedOutput]:
     """Return each output compared as `tasks.verify` does, but for the typical error of this case.
 
     All outputs are flattened; `float64` has the shapes of `eager`, which may be any. `conditioning`
@@ -84,27 +84,29 @@ def judge(
     """
     found = []
     for index, (got, want, exact) in enumerate(zip(outputs, eager, float64, strict=True)):
-        agreed = recipe.tolerance_for(str(want.dtype).removeprefix("torch."))
+        tolerance = recipe.tolerance_for(str(want.dtype).removeprefix("torch."))
         typical = typical_error([(want, exact)])
         moved = partial(conditioning.moved, index) if conditioning else None
         scale = find_scale([want])
         deviation = compare(
-            got, want, exact, agreed, output=index, case=case, typical=typical, values=values,
+            got, want, exact, tolerance, output=index, case=case, typical=typical, values=values,
             moved=moved, scale=scale,
         )  # fmt: skip
-        own = bool(deviation.reasons) and is_eagers_own(deviation, got, want, scale, conditioning)
-        floor = max(deviation.rmse_eager, agreed.rmse_floor * deviation.rms)
+        is_rounding = bool(deviation.reasons) and is_eager_rounding(
+            deviation, got, want, scale, conditioning
+        )
+        floor = max(deviation.rmse_eager, tolerance.rmse_floor * deviation.rms)
         excess = _excess(deviation, floor)
-        if deviation.reasons and not own and excess < 1.0:
+        if deviation.reasons and not is_rounding and excess < 1.0:
             # Eager is as far from float64, by steps at which the package is wrong all the same.
             excess = math.inf
-        found.append(Judged(deviation, excess, own))
+        found.append(JudgedOutput(deviation, excess, is_rounding))
     return found
 
 
 def judge_case(
     case: ReferenceCase, outputs: Tensors, recipe: Recipe, model: Callable[..., Any]
-) -> list[Judged]:
+) -> list[JudgedOutput]:
     """Return each output of a case of the reference, which `model` computes, compared.
 
     `outputs` are flattened, as `case.eager` are; another shape or dtype than theirs is wrong.
@@ -124,29 +126,29 @@ def _excess(deviation: Deviation, floor: float) -> float:
     return deviation.rmse_package / floor
 
 
-def worst(judged: Sequence[Judged]) -> Judged | None:
+def worst(judged: Sequence[JudgedOutput]) -> JudgedOutput | None:
     """Return the wrong output that lies furthest beyond eager, or None where all are right."""
     return max((j for j in judged if j.is_wrong), key=lambda j: j.excess, default=None)
 
 
-def worst_fault(judged: Sequence[Judged]) -> Judged | None:
+def worst_fault(judged: Sequence[JudgedOutput]) -> JudgedOutput | None:
     """Return the wrong output that is furthest off by more than eager's rounding, or None."""
-    return worst([one for one in judged if not one.is_eagers_own])
+    return worst([one for one in judged if not one.is_eager_rounding])
 
 
-def threshold(final: Judged) -> float:
+def threshold(final: JudgedOutput) -> float:
     """Return the excess from which on a value on the way may be what made `final` wrong."""
     return max(1.0, min(_EXPLAINS * final.excess, _SURELY_WRONG))
 
 
-def is_eagers_own(
+def is_eager_rounding(
     deviation: Deviation,
     package: torch.Tensor,
     eager: torch.Tensor,
     scale: Scale,
     conditioning: Conditioning | None,
 ) -> bool:
-    """Tell whether an output lies no further from float64, or from eager, than eager's errors.
+    """Return whether an output lies no further from float64, or from eager, than eager's errors.
 
     Both outputs have one shape, which may be any. Eager is far from float64, too, where it stands
     on the other side of a step: of a multiple of a divisor, say. That excuses no package on inputs

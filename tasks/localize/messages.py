@@ -82,7 +82,7 @@ class LocalizeResult:
     part of the compiler without which the nodes are right, and `at` the one use of it, by
     Inductor's name of the operator or pass; of a `program` that is wrong, `at` is the pass of the
     recipe. `is_complete` is False where the budget ended the search. `script` repeats the fault
-    with torch alone ('' where there is nothing to repeat), and `script_repeats` tells whether it
+    with torch alone ('' where there is nothing to repeat), and `script_repeats` says whether it
     was run and seen to. `notes` say what was learned on the way.
     """
 
@@ -105,8 +105,8 @@ class LocalizeResult:
 
 
 @dataclass(frozen=True)
-class HostSettings:
-    """A place where the compiler used a subsystem: the how-manieth of its kind, and what it did."""
+class SubsystemUse:
+    """One use of a subsystem by the compiler: the how-manieth of its kind, and what it did."""
 
     subsystem: Subsystem
     index: int
@@ -146,4 +146,4 @@ class TrialResult:
     """Which subsystems the compiler used where, in the order in which it did."""
 
     compile_s: float
-    sites: tuple[HostSettings, ...]
+    sites: tuple[SubsystemUse, ...]

@@ -143,20 +143,20 @@ if __name__ == "__main__":
 '''
 
 
-def write_script(job: LocalizeJob, part: Subgraph, found: LocalizeResult) -> Path | None:
+def write_script(job: LocalizeJob, part: Subgraph, result: LocalizeResult) -> Path | None:
     """Write the script and its tensors; return its path, or None for a part with nested graphs."""
     module = part.module
     if dict(module.named_children()):
         return None
     job.reproduction.mkdir(parents=True, exist_ok=True)
     eager, float64 = part.run()
-    held = {
+    tensors = {
         "inputs": list(part.inputs), "weights": dict(module.named_buffers()),
         "float64": list(float64),
     }  # fmt: skip
-    torch.save(held, job.reproduction / TENSORS_FILE)
+    torch.save(tensors, job.reproduction / TENSORS_FILE)
     text = _TEMPLATE.format(
-        what="\n".join(line for node in found.nodes for line in _comment(describe(node))),
+        what="\n".join(line for node in result.nodes for line in _comment_lines(describe(node))),
         held=level_of(job.target),
         extensions=tuple(name.partition("@")[0] for name in job.recipe.extensions),
         options=pprint.pformat(_options(job), width=96),
@@ -170,30 +170,30 @@ def write_script(job: LocalizeJob, part: Subgraph, found: LocalizeResult) -> Pat
     return path
 
 
-def _comment(text: str) -> list[str]:
+def _comment_lines(text: str) -> list[str]:
     """Return a text, which may quote what was delivered, as lines that Python reads over."""
     plain = text if text.isprintable() else ascii(text)
     return textwrap.wrap(plain, 98, initial_indent="# ", subsequent_indent="#   ")
 
 
-def repeats(trials: Trials, script: Path) -> bool:
-    """Run the script in an interpreter of its own; tell whether the fault shows there."""
+def shows_fault(trials: Trials, script: Path) -> bool:
+    """Run the script in an interpreter of its own; return whether the fault shows there."""
     try:
         trials.spend()
     except BudgetSpent:
         trials.notes.append("the budget was spent before the script was run")
         return False
     # An extension is found where this process finds it.
-    places = [*sys.path, *import_paths.places_for(trials.job.recipe.extensions)]
-    found = {
-        "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in places),
+    search_paths = [*sys.path, *import_paths.places_for(trials.job.recipe.extensions)]
+    variables = {
+        "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in search_paths),
         # The script would set them before it imports torch, which is imported when it begins.
         **level_of(trials.job.target),
     }
     log = trials.job.folder / "script.log"
-    with environment(found), log.open("wb") as output:
+    with environment(variables), log.open("wb") as output:
         try:
-            ended = subprocess.run(
+            completed = subprocess.run(
                 [sys.executable, "-c", _READ_FIRST, str(script.absolute())], stdout=output,
                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=script.parent,
                 timeout=max(1.0, trials.left_s), check=False,
@@ -201,8 +201,8 @@ def repeats(trials: Trials, script: Path) -> bool:
         except subprocess.TimeoutExpired:
             trials.notes.append("the script did not end in the time that was left")
             return False
-    said = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return ended.returncode == _SHOWS and said[-1:] == ["the fault shows"]
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return completed.returncode == _SHOWS and lines[-1:] == ["the fault shows"]
 
 
 def _options(job: LocalizeJob) -> dict[str, object]:
@@ -214,8 +214,8 @@ def _options(job: LocalizeJob) -> dict[str, object]:
 
 
 def _bounds(job: LocalizeJob, output: torch.Tensor) -> tuple[float, ...]:
-    agreed = job.recipe.tolerance_for(str(output.dtype).removeprefix("torch."))
-    factor = agreed.rmse_factor
+    tolerance = job.recipe.tolerance_for(str(output.dtype).removeprefix("torch."))
+    factor = tolerance.rmse_factor
     if output.numel() < 1000 and factor > 1.0:
         factor = max(factor, 3.0)  # as `Tolerance` says of small outputs
-    return agreed.atol, agreed.rtol, factor, agreed.rmse_floor
+    return tolerance.atol, tolerance.rtol, factor, tolerance.rmse_floor

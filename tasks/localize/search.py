@@ -36,9 +36,9 @@ from torch.fx import Node
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.conformance.known import kind_of
 from handoff.tasks.conformance.lookup import call_of
-from handoff.tasks.localize.measure import Judged, judge, threshold
+from handoff.tasks.localize.measure import JudgedOutput, judge, threshold
 from handoff.tasks.localize.subgraph import computing_nodes, cut, is_tensor, record, writes
-from handoff.tasks.localize.trials import BudgetSpent, Seen, Trials
+from handoff.tasks.localize.trials import BudgetSpent, PartResult, Trials
 from handoff.tasks.verify.loading import Tensors
 
 # All values, then each third from two places on (one of which spares any pair), then each eighth.
@@ -54,19 +54,19 @@ class Search:
     """Looks for the part in a program that is wrong; `final` is the output that shows it best."""
 
     def __init__(
-        self, trials: Trials, program: ExportedProgram, inputs: Tensors, final: Judged
+        self, trials: Trials, program: ExportedProgram, inputs: Tensors, final: JudgedOutput
     ) -> None:
         """Compute what each node gives, by eager kernels, on inputs on which the fault shows."""
         self._trials, self._program, self._limit = trials, program, threshold(final)
         self._values = record(program, inputs)
-        self._best: Seen | None = None
-        self._right: set[frozenset[Node]] = set()
-        self._off: list[Node] = []
+        self._best: PartResult | None = None
+        self._right_parts: set[frozenset[Node]] = set()
+        self._other_faults: list[Node] = []
         # A fault that goes away when each operator's value is stored is in no operator alone.
-        self._fewest = 1
+        self._min_nodes = 1
         self.is_complete = False
 
-    def find(self) -> Seen | None:
+    def find(self) -> PartResult | None:
         """Return the smallest part that was seen to be wrong, or None for none.
 
         Where the budget ends first, that is the smallest one so far, and not `is_complete`.
@@ -80,13 +80,13 @@ class Search:
             while self._halve(self._best.part.nodes if self._best else nodes):
                 pass
             if self._best is None:
-                self._see(nodes)
+                self._compile_part(nodes)
             self.is_complete = True
         except BudgetSpent:
             self._trials.notes.append("the budget was spent before the smallest part was found")
         return self._best
 
-    def try_known(self, faults: Sequence[tuple[str, ...]]) -> Seen | None:
+    def try_known(self, faults: Sequence[tuple[str, ...]]) -> PartResult | None:
         """Return the first part, of those known to be wrong, that is so on this program's values.
 
         A fault names calls, as `tasks.conformance.lookup` does. Parts are small and compiled
@@ -94,8 +94,8 @@ class Search:
         """
         try:
             for part in known_parts(self._program, faults)[:_MAX_KNOWN]:
-                if seen := self._see(part):
-                    return seen
+                if result := self._compile_part(part):
+                    return result
         except BudgetSpent:
             self._trials.notes.append("the budget was spent before what is known was tried")
         return None
@@ -104,20 +104,20 @@ class Search:
     def others(self) -> list[Node]:
         """Nodes beside the part that was found which are off on the package's own inputs."""
         part = self._best.part.nodes if self._best else ()
-        return [node for node in self._off if node not in part]
+        return [node for node in self._other_faults if node not in part]
 
-    def _see(self, nodes: Sequence[Node]) -> Seen | None:
+    def _compile_part(self, nodes: Sequence[Node]) -> PartResult | None:
         """Compile a part alone; keep and return it where it is wrong."""
-        if frozenset(nodes) in self._right:
+        if frozenset(nodes) in self._right_parts:
             return None
         part = cut(self._program, self._values, nodes)
         # A part may do nothing but write to what others read.
-        seen = self._trials.see(part) if part.outputs else None
-        if seen is None or seen.worst is None:
-            self._right.add(frozenset(nodes))
+        result = self._trials.compile_part(part) if part.outputs else None
+        if result is None or result.worst is None:
+            self._right_parts.add(frozenset(nodes))
             return None
-        self._best = seen
-        return seen
+        self._best = result
+        return result
 
     def _suspects(self) -> Iterator[list[Node]]:
         """Give parts that end at the first wrong value, by the compiled program's own values."""
@@ -126,16 +126,15 @@ class Search:
             if step > 1 and len(computing) < 2 * step:
                 continue
             # The whole program is compiled to return also the values of some nodes.
-            whole = computing_nodes(self._program)
-            seen = self._trials.see(
-                cut(self._program, self._values, whole, self._small_enough(computing[start::step]))
-            )
-            if seen.failure:
+            all_nodes = computing_nodes(self._program)
+            taps = self._limit_taps(computing[start::step])
+            result = self._trials.compile_part(cut(self._program, self._values, all_nodes, taps))
+            if result.failure:
                 continue
-            by_name = dict(zip(seen.part.outputs, seen.judged, strict=True))
+            by_name = dict(zip(result.part.outputs, result.judged, strict=True))
             is_wrong = {
                 node: by_name[node.name].is_wrong and by_name[node.name].excess >= self._limit
-                for node in seen.part.nodes if node.name in by_name
+                for node in result.part.nodes if node.name in by_name
             }  # fmt: skip
             if not any(is_wrong.values()):
                 which = "all values" if step == 1 else f"every {step}th value"
@@ -143,56 +142,53 @@ class Search:
                     f"with {which} on the way as outputs the fault goes away: "
                     "operators make it together"
                 )
-                self._fewest = 2
+                self._min_nodes = 2
                 continue
-            self._off = self._find_off(seen, computing)
+            returned = dict(zip(result.part.outputs, result.outputs, strict=True))
+            self._other_faults = find_others(
+                self._program, self._values, returned, computing,
+                recipe=self._trials.job.recipe, limit=self._limit,
+            )  # fmt: skip
             first = [
                 node for node in computing
                 if is_wrong.get(node)
-                and not any(is_wrong.get(given) for given in _seen_before(node, is_wrong))
+                and not any(is_wrong.get(source) for source in _nearest_observed(node, is_wrong))
             ]  # fmt: skip
             for node in first[:_MAX_SUSPECTS]:
-                yield _between(node, is_wrong)
+                yield _nodes_between(node, is_wrong)
             return
 
-    def _find_off(self, seen: Seen, nodes: Sequence[Node]) -> list[Node]:
-        given = dict(zip(seen.part.outputs, seen.outputs, strict=True))
-        recipe = self._trials.job.recipe
-        return find_others(
-            self._program, self._values, given, nodes, recipe=recipe, limit=self._limit
-        )
-
-    def _small_enough(self, taps: list[Node]) -> list[Node]:
-        kept, size = [], 0
+    def _limit_taps(self, taps: list[Node]) -> list[Node]:
+        chosen, size = [], 0
         for node in taps:
             value = self._values[node.name]
             size += value.numel() * value.element_size()
             if size <= _MAX_TAPPED_BYTES:
-                kept.append(node)
-        return kept
+                chosen.append(node)
+        return chosen
 
-    def _confirm(self, suspects: list[Node]) -> Seen | None:
+    def _confirm(self, suspects: list[Node]) -> PartResult | None:
         """Return the suspects as a part that is wrong alone, with their neighbours if need be."""
         nodes = suspects
         for reach in (0, *_REACHES):
-            wider = _around(suspects, reach)
+            wider = _neighbourhood(suspects, reach)
             if reach and len(wider) == len(nodes):
                 break
             nodes = wider
-            seen = self._see(nodes)
-            if seen is not None:
-                return seen
+            result = self._compile_part(nodes)
+            if result is not None:
+                return result
         return None
 
     def _halve(self, part: Sequence[Node]) -> bool:
-        """Look for a smaller part of a part that is still wrong; tell whether there is one."""
+        """Look for a smaller part of a part that is still wrong; return whether there is one."""
         nodes = list(part)
         half, quarter = (len(nodes) + 1) // 2, max(1, len(nodes) // 4)
         tried: list[list[Node]] = [nodes, []]
         for piece in (nodes[:half], nodes[half:], nodes[quarter:], nodes[:-quarter]):
-            if piece not in tried and len(piece) >= self._fewest:
+            if piece not in tried and len(piece) >= self._min_nodes:
                 tried.append(piece)
-                if self._see(piece) is not None:
+                if self._compile_part(piece) is not None:
                     return True
         return False
 
@@ -207,48 +203,54 @@ def known_parts(program: ExportedProgram, faults: Sequence[tuple[str, ...]]) -> 
     for calls in faults:
         needed = set(map(kind_of, calls))
         making = [node for node, kind in kinds.items() if kind in needed]
-        parts = [[node] for node in making] if len(needed) == 1 else _connected(making)
+        parts = [[node] for node in making] if len(needed) == 1 else _group_connected(making)
         found += [part for part in parts if needed.issubset(kinds[node] for node in part)]
     return found
 
 
-def _connected(nodes: Sequence[Node]) -> list[list[Node]]:
+def _group_connected(nodes: Sequence[Node]) -> list[list[Node]]:
     """Return the nodes in groups, of which none uses what another gives; in the graph's order."""
     groups: list[list[Node]] = []
     for node in nodes:
-        near = [group for group in groups if any(given in group for given in node.all_input_nodes)]
+        near = [
+            group for group in groups if any(source in group for source in node.all_input_nodes)
+        ]
         joined = sorted((other for group in near for other in group), key=nodes.index)
         groups = [group for group in groups if group not in near] + [[*joined, node]]
     return groups
 
 
-def _seen_before(node: Node, looked_at: Mapping[Node, bool]) -> Iterator[Node]:
+def _nearest_observed(node: Node, observed: Mapping[Node, bool]) -> Iterator[Node]:
     """Give the nearest nodes before `node` whose values were looked at."""
-    waiting, met = list(node.all_input_nodes), {node}
+    waiting, visited = list(node.all_input_nodes), {node}
     while waiting:
-        given = waiting.pop()
-        if given in met:
+        source = waiting.pop()
+        if source in visited:
             continue
-        met.add(given)
-        if given in looked_at:
-            yield given
+        visited.add(source)
+        if source in observed:
+            yield source
         else:
-            waiting += given.all_input_nodes
+            waiting += source.all_input_nodes
 
 
-def _between(node: Node, looked_at: Mapping[Node, bool]) -> list[Node]:
+def _nodes_between(node: Node, observed: Mapping[Node, bool]) -> list[Node]:
     """Return `node` and what lies between it and the values before it that were looked at."""
     waiting, found = [node], set()
     while waiting:
-        given = waiting.pop()
-        if given in found or given.op != "call_function" or (given in looked_at and given != node):
+        source = waiting.pop()
+        if (
+            source in found
+            or source.op != "call_function"
+            or (source in observed and source != node)
+        ):
             continue
-        found.add(given)
-        waiting += given.all_input_nodes
-    return [given for given in node.graph.nodes if given in found]
+        found.add(source)
+        waiting += source.all_input_nodes
+    return [source for source in node.graph.nodes if source in found]
 
 
-def _around(nodes: Sequence[Node], reach: int) -> list[Node]:
+def _neighbourhood(nodes: Sequence[Node], reach: int) -> list[Node]:
     """Return the nodes and all that are at most `reach` steps from one of them."""
     found = set(nodes)
     for _ in range(reach):
@@ -260,7 +262,7 @@ def _around(nodes: Sequence[Node], reach: int) -> list[Node]:
 def find_others(
     program: ExportedProgram,
     values: Mapping[str, Any],
-    given: Mapping[str, torch.Tensor],
+    returned: Mapping[str, torch.Tensor],
     nodes: Sequence[Node],
     *,
     recipe: Recipe,
@@ -270,23 +272,23 @@ def find_others(
 
     The one that is furthest off comes first.
 
-    `given` are the values (by node name, of the nodes' shapes and dtypes) that the package
+    `returned` are the values (by node name, of the nodes' shapes and dtypes) that the package
     returned, `values` those of all other nodes; a node one of whose computed inputs wasn't returned
     is left out.
     """
-    own = {**values, **given}
+    package_values = {**values, **returned}
     found: list[tuple[float, Node]] = []
     for node in nodes:
         computed = [i for i in node.all_input_nodes if i.op == "call_function" and is_tensor(i)]
-        if node.name not in given or not all(i.name in given for i in computed):
+        if node.name not in returned or not all(i.name in returned for i in computed):
             continue
-        part = cut(program, own, [node])
+        part = cut(program, package_values, [node])
         if part.outputs != (node.name,) or writes(node):
             continue
         eager, float64 = part.run()
         conditioning = part.conditioning(eager)
         (judged,) = judge(
-            "", (given[node.name],), eager, float64, recipe, conditioning=conditioning
+            "", (returned[node.name],), eager, float64, recipe, conditioning=conditioning
         )
         if judged.is_wrong and judged.excess >= limit:
             found.append((judged.excess, node))

@@ -20,19 +20,19 @@ from torch.export import ExportedProgram
 from handoff.artifacts.delivery.contract import MODULE_FILE
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
 from handoff.tasks.localize.causes import find_cause, find_pass
-from handoff.tasks.localize.measure import Judged, judge_case, worst, worst_fault
+from handoff.tasks.localize.measure import JudgedOutput, judge_case, worst, worst_fault
 from handoff.tasks.localize.messages import FaultyNode, LocalizeJob, LocalizeResult
-from handoff.tasks.localize.script import repeats, write_script
+from handoff.tasks.localize.script import shows_fault, write_script
 from handoff.tasks.localize.search import Search
-from handoff.tasks.localize.trials import BudgetSpent, Seen, Trials
-from handoff.tasks.localize.verdict import put_into_words
+from handoff.tasks.localize.trials import BudgetSpent, Trials
+from handoff.tasks.localize.verdict import format_verdict
 from handoff.tasks.optimize.programs import load_program
 from handoff.tasks.verify.float64 import flat_tensors
 from handoff.tasks.verify.reference import ReferenceCase, load_cases
 
 
 class Origins:
-    """Tells where the nodes of a program come from."""
+    """Finds where the nodes of a program come from."""
 
     def __init__(self, delivery: LoadedDelivery, staging: Path) -> None:
         """Take the delivery that the program was made of."""
@@ -43,11 +43,11 @@ class Origins:
 
     def of(self, node: torch.fx.Node) -> FaultyNode:
         """Return the node with its lines; without, where a pass has made it of nothing known."""
-        made = FaultyNode(node.name, str(node.target))
+        without_lines = FaultyNode(node.name, str(node.target))
         for name, target in _sources(node.meta.get("from_node", ())):
             delivered = self._delivered.get(name)
             # A pass may have made another node of the same name.
-            if delivered is None or _plain(str(delivered.target)) != _plain(target):
+            if delivered is None or _strip_address(str(delivered.target)) != _strip_address(target):
                 continue
             line = delivered.meta.get("module_line", 0)
             if not 1 <= line <= len(self._lines):
@@ -56,7 +56,7 @@ class Origins:
                 node.name, str(node.target), f"{MODULE_FILE}:{line}",
                 self._lines[line - 1].strip(), delivered.meta.get("source_line", ""),
             )  # fmt: skip
-        return made
+        return without_lines
 
 
 def _sources(chain: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - torch's NodeSource
@@ -66,14 +66,14 @@ def _sources(chain: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - torch's
         yield source.name, source.target
 
 
-def _plain(target: str) -> str:
+def _strip_address(target: str) -> str:
     # A function's repr ends with its address, which each process has another of.
     return target.partition(" at 0x")[0]
 
 
 # Compiles that the search leaves for finding the cause, and for running the script.
-_FOR_CAUSE = 2
-_FOR_SCRIPT = 1
+_COMPILES_FOR_CAUSE = 2
+_COMPILES_FOR_SCRIPT = 1
 _NO_ONE_ALONE = "to leave out one of the options alone is not enough"
 
 
@@ -87,24 +87,24 @@ def run(job: LocalizeJob) -> LocalizeResult:
     began = time.monotonic()
     cases = [case for case in load_cases(job.reference) if not job.cases or case.name in job.cases]
     program = load_program(job.program)
-    wrong = _wrong_before(job, program, cases)
+    wrong = _find_wrong_case(job, program, cases)
     if wrong is not None:
-        found = _blame_program(job, *wrong)
+        result = _blame_program(job, *wrong)
     else:
         with Trials(job, began) as trials:
             try:
-                found = _localize(trials, program, cases)
+                result = _localize(trials, program, cases)
             except BudgetSpent:
                 trials.notes.append("the budget was spent before the program was seen to be wrong")
-                found = LocalizeResult("", "not reproduced", is_complete=False)
-            found = replace(found, compiles=trials.made, notes=tuple(trials.notes))
-    found = replace(found, seconds=time.monotonic() - began)
-    return replace(found, verdict=put_into_words(job, found))
+                result = LocalizeResult("", "not reproduced", is_complete=False)
+            result = replace(result, compiles=trials.made, notes=tuple(trials.notes))
+    result = replace(result, seconds=time.monotonic() - began)
+    return replace(result, verdict=format_verdict(job, result))
 
 
-def _wrong_before(
+def _find_wrong_case(
     job: LocalizeJob, program: ExportedProgram, cases: list[ReferenceCase]
-) -> tuple[ReferenceCase, Judged] | None:
+) -> tuple[ReferenceCase, JudgedOutput] | None:
     """Return a case in which the program is wrong without any compiler, or None."""
     module = program.module(check_guards=False)
     for case in cases:
@@ -116,11 +116,11 @@ def _wrong_before(
     return None
 
 
-def _blame_program(job: LocalizeJob, case: ReferenceCase, judged: Judged) -> LocalizeResult:
-    name, told = find_pass(job, read_delivery(job.staging), case.inputs)
+def _blame_program(job: LocalizeJob, case: ReferenceCase, judged: JudgedOutput) -> LocalizeResult:
+    name, reason = find_pass(job, read_delivery(job.staging), case.inputs)
     return LocalizeResult(
         "", "program", case.name, at=name, rmse=judged.relative,
-        rmse_eager=judged.relative_eager, notes=(told,) if told else (),
+        rmse_eager=judged.relative_eager, notes=(reason,) if reason else (),
     )  # fmt: skip
 
 
@@ -142,27 +142,27 @@ def _localize(
     ]
     wrong = _smallest(judged_cases, worst_fault)
     if wrong is None:
-        return _no_fault(_smallest(judged_cases, worst))
+        return _result_without_fault(_smallest(judged_cases, worst))
     case, judged = wrong
-    found = LocalizeResult("", "compiler", case.name)
-    found = replace(found, rmse=judged.relative, rmse_eager=judged.relative_eager)
+    result = LocalizeResult("", "compiler", case.name)
+    result = replace(result, rmse=judged.relative, rmse_eager=judged.relative_eager)
     search = Search(trials, program, case.inputs, judged)
-    known = search.try_known(job.known)
+    known_part = search.try_known(job.known)
 
     def is_right(options: dict[str, object]) -> bool:
+        if known_part is None:
+            return _is_right(trials, case, options, module)
         # What is wrong alone answers for the program, and compiles sooner.
-        return (
-            _is_right_alone(trials, known, options) if known
-            else _is_right(trials, case, options, module)
-        )  # fmt: skip
+        again = trials.compile_part(known_part.part, options=options)
+        return not again.failure and again.worst is None
 
     options = _blame_options(trials, is_right)
     if options:
-        found = replace(found, cause="option", options=options)
-    return _blame_nodes(trials, search, found)
+        result = replace(result, cause="option", options=options)
+    return _blame_nodes(trials, search, result)
 
 
-def _no_fault(outside: tuple[ReferenceCase, Judged] | None) -> LocalizeResult:
+def _result_without_fault(outside: tuple[ReferenceCase, JudgedOutput] | None) -> LocalizeResult:
     """Return the answer where nothing is off by more than eager is, or all is within tolerance."""
     if outside is None:
         return LocalizeResult("", "not reproduced")
@@ -173,26 +173,26 @@ def _no_fault(outside: tuple[ReferenceCase, Judged] | None) -> LocalizeResult:
 
 
 def _smallest(
-    judged_cases: Sequence[tuple[ReferenceCase, Sequence[Judged]]],
-    choose: Callable[[Sequence[Judged]], Judged | None],
-) -> tuple[ReferenceCase, Judged] | None:
+    judged_cases: Sequence[tuple[ReferenceCase, Sequence[JudgedOutput]]],
+    choose: Callable[[Sequence[JudgedOutput]], JudgedOutput | None],
+) -> tuple[ReferenceCase, JudgedOutput] | None:
     """Return the smallest case that is wrong; one whose sizes are not 1 if there is one.
 
-    A size of one would be fixed in what is compiled of the program's parts. `choose` tells which of
+    A size of one would be fixed in what is compiled of the program's parts. `choose` says which of
     a case's outputs is wrong.
     """
-    found = [
+    candidates = [
         (case, wrong)
         for case, judged in judged_cases
         for wrong in [choose(judged)]
         if wrong is not None
     ]
 
-    def cost(one: tuple[ReferenceCase, Judged]) -> tuple[bool, int]:
-        inputs = one[0].inputs
+    def cost(candidate: tuple[ReferenceCase, JudgedOutput]) -> tuple[bool, int]:
+        inputs = candidate[0].inputs
         return any(1 in t.shape for t in inputs), sum(t.numel() for t in inputs)
 
-    return min(found, key=cost, default=None)
+    return min(candidates, key=cost, default=None)
 
 
 def _blame_options(
@@ -216,11 +216,6 @@ def _blame_options(
     return tuple(alone or options)
 
 
-def _is_right_alone(trials: Trials, known: Seen, options: dict[str, object]) -> bool:
-    again = trials.see(known.part, options=options)
-    return not again.failure and again.worst is None
-
-
 def _is_right(
     trials: Trials, case: ReferenceCase, options: dict[str, object], module: Callable[..., Any]
 ) -> bool:
@@ -231,28 +226,28 @@ def _is_right(
     return worst_fault(judge_case(case, outcome.outputs[0], trials.job.recipe, module)) is None
 
 
-def _blame_nodes(trials: Trials, search: Search, found: LocalizeResult) -> LocalizeResult:
+def _blame_nodes(trials: Trials, search: Search, result: LocalizeResult) -> LocalizeResult:
     """Add the smallest part that is wrong, what of the compiler makes it so, and the script."""
     job = trials.job
-    trials.reserved = min(_FOR_CAUSE + _FOR_SCRIPT, trials.left // 2)
-    seen = search.find()
-    if seen is None or seen.worst is None:
-        return replace(found, is_complete=search.is_complete)
-    trials.reserved = min(_FOR_SCRIPT, trials.reserved)
-    cause = find_cause(trials, seen, is_option=found.cause == "option")
+    trials.reserved = min(_COMPILES_FOR_CAUSE + _COMPILES_FOR_SCRIPT, trials.left // 2)
+    part_result = search.find()
+    if part_result is None or part_result.worst is None:
+        return replace(result, is_complete=search.is_complete)
+    trials.reserved = min(_COMPILES_FOR_SCRIPT, trials.reserved)
+    cause = find_cause(trials, part_result, is_option=result.cause == "option")
     trials.reserved = 0
     origins = Origins(read_delivery(job.staging), job.staging)
-    found = replace(
-        found,
-        nodes=tuple(origins.of(node) for node in seen.part.nodes),
+    result = replace(
+        result,
+        nodes=tuple(origins.of(node) for node in part_result.part.nodes),
         others=tuple(origins.of(node) for node in search.others),
-        rmse=seen.worst.relative,
-        rmse_eager=seen.worst.relative_eager,
+        rmse=part_result.worst.relative,
+        rmse_eager=part_result.worst.relative_eager,
         is_complete=search.is_complete,
         subsystem=cause.subsystem if cause else "",
         at=cause.at if cause else "",
     )
-    written = write_script(job, seen.part, found)
-    if not written:
-        return found
-    return replace(found, script=str(written), script_repeats=repeats(trials, written))
+    script = write_script(job, part_result.part, result)
+    if not script:
+        return result
+    return replace(result, script=str(script), script_repeats=shows_fault(trials, script))

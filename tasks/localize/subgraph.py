@@ -21,7 +21,7 @@ from handoff.tasks.verify.float64 import flat_tensors, lifted_inputs, run_in_flo
 from handoff.tasks.verify.loading import Tensors
 
 
-class _Recording(torch.fx.Interpreter):
+class _RecordingInterpreter(torch.fx.Interpreter):
     """Keeps each node's value, as it was when the node had run."""
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
@@ -30,8 +30,8 @@ class _Recording(torch.fx.Interpreter):
 
     def run_node(self, n: Node) -> Any:  # noqa: ANN401 - whatever the node returns
         value = super().run_node(n)
-        kept = pytree.tree_map(lambda v: v.clone() if isinstance(v, torch.Tensor) else v, value)
-        self.values[n.name] = kept
+        copied = pytree.tree_map(lambda v: v.clone() if isinstance(v, torch.Tensor) else v, value)
+        self.values[n.name] = copied
         return value
 
 
@@ -41,10 +41,10 @@ def record(program: ExportedProgram, inputs: Tensors) -> dict[str, Any]:
     Values stand by node name, tensors among them in the shapes and dtypes of this run; `inputs` are
     of the signature's.
     """
-    recording = _Recording(program.graph_module)
+    interpreter = _RecordingInterpreter(program.graph_module)
     with torch.no_grad():
-        recording.run(*[tensor.clone() for tensor in lifted_inputs(program, inputs)])
-    return recording.values
+        interpreter.run(*[tensor.clone() for tensor in lifted_inputs(program, inputs)])
+    return interpreter.values
 
 
 @dataclass(frozen=True)
@@ -93,13 +93,13 @@ def computing_nodes(program: ExportedProgram) -> tuple[Node, ...]:
 
 
 def writes(node: Node) -> bool:
-    """Tell whether the node changes a tensor that it is given."""
+    """Return whether the node changes a tensor that it is given."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and schema.is_mutable
 
 
 def is_tensor(node: Node) -> bool:
-    """Tell whether the node's value is one tensor."""
+    """Return whether the node's value is one tensor."""
     return isinstance(node.meta.get("val"), torch.Tensor)
 
 
@@ -114,10 +114,10 @@ def cut(
     It takes what the rest of the program made as inputs (`values`, by `record`), and returns what
     the rest uses. A node of several results comes with those that pick one of them.
     """
-    return _Cutter(program, values, _closed(nodes), taps).cut()
+    return _Cutter(program, values, _with_getitems(nodes), taps).cut()
 
 
-def _closed(nodes: Collection[Node]) -> set[Node]:
+def _with_getitems(nodes: Collection[Node]) -> set[Node]:
     """Return the nodes with the makers of results of several parts, and all who pick a part."""
     closed: set[Node] = set()
     waiting = list(nodes)
@@ -148,23 +148,23 @@ class _Cutter:
         self._program, self._state = program, lifted_tensors(program)
         self._root = torch.nn.Module()
         self._graph = torch.fx.Graph()
-        self._made: dict[Node, Any] = {}
+        self._copies: dict[Node, Any] = {}
 
     def cut(self) -> Subgraph:
         outside = dict.fromkeys(
-            given for node in self._nodes for given in node.all_input_nodes
-            if given not in self._chosen
+            source for node in self._nodes for source in node.all_input_nodes
+            if source not in self._chosen
         )  # fmt: skip
         inputs = [node for node in outside if node.name not in self._state and is_tensor(node)]
         for node in inputs:
-            self._made[node] = self._graph.placeholder(node.name)
+            self._copies[node] = self._graph.placeholder(node.name)
         for node in outside:
-            if node not in self._made:
-                self._made[node] = self._constant(node, inputs)
+            if node not in self._copies:
+                self._copies[node] = self._constant(node, inputs)
         for node in self._nodes:
-            self._made[node] = self._graph.node_copy(node, lambda given: self._made[given])
-        returned = self._returned()
-        self._graph.output(tuple(self._made[node] for node in returned))
+            self._copies[node] = self._graph.node_copy(node, lambda source: self._copies[source])
+        returned = self._returned_nodes()
+        self._graph.output(tuple(self._copies[node] for node in returned))
         return Subgraph(
             torch.fx.GraphModule(self._root, self._graph, "Subgraph").eval(),
             self._nodes,
@@ -173,7 +173,7 @@ class _Cutter:
             tuple(self._open_axes(node) for node in inputs),
         )
 
-    def _returned(self) -> Sequence[Node]:
+    def _returned_nodes(self) -> Sequence[Node]:
         """Return the nodes whose tensors the rest of the program uses, and those to be seen."""
         return [
             node for node in self._nodes
@@ -195,11 +195,11 @@ class _Cutter:
             ))  # fmt: skip
             return self._graph.get_attr(name)
         # A size: read off an input that has it, so that it stays as open as it was.
-        for given in inputs:
-            for axis, size in enumerate(given.meta["val"].shape):
+        for source in inputs:
+            for axis, size in enumerate(source.meta["val"].shape):
                 if isinstance(size, torch.SymInt) and str(size) == str(node.meta.get("val")):
-                    read = torch.ops.aten.sym_size.int
-                    return self._graph.call_function(read, (self._made[given], axis))
+                    read_size = torch.ops.aten.sym_size.int
+                    return self._graph.call_function(read_size, (self._copies[source], axis))
         return self._values[node.name]
 
     def _open_axes(self, node: Node) -> dict[int, int]:

@@ -6,7 +6,7 @@ continues with the next. It isn't a new process for each, because importing Indu
 than most of these compilations.
 
 `torch._inductor.compiler_bisector.CompilerBisector` asks at each decomposition, graph pass and
-lowering whether it is to be left out, and is told by environment variables that it reads once, or
+lowering whether it is to be left out, and goes by environment variables that it reads once, or
 by files. Here its one question, `disable_subsystem`, is answered by a function instead (torch 2.11
 to 2.15), which also sees what is asked about.
 """
@@ -26,11 +26,11 @@ from torch._inductor.compiler_bisector import CompilerBisector
 from handoff.tasks.compile import step as compiling
 from handoff.tasks.compile.messages import CompileJob
 from handoff.tasks.compile.patching import replaced
-from handoff.tasks.localize.messages import HostSettings, LeaveOut, Subsystem, TrialJob, TrialResult
+from handoff.tasks.localize.messages import LeaveOut, Subsystem, SubsystemUse, TrialJob, TrialResult
 from handoff.tasks.verify.loading import PACKAGE, SHARED_LIBRARY, open_package, open_shared_library
 
 _OPERATOR = re.compile(r"<OpOverload\(op='(.+)', overload='(.+)'\)>")
-_KNOWN: tuple[Subsystem, ...] = typing.get_args(Subsystem)
+_SUBSYSTEMS: tuple[Subsystem, ...] = typing.get_args(Subsystem)
 
 
 def run(job: TrialJob) -> TrialResult:
@@ -39,43 +39,40 @@ def run(job: TrialJob) -> TrialResult:
     Raises `BlessingRefused` for what can't be compiled; what the package raises reaches the caller
     as `StepCrashed`.
     """
-    plain = CompileJob(
+    compile_job = CompileJob(
         job.program, job.target, job.folder, job.options, fresh=True, shared=job.shared
     )
-    with left_out(job.left_out) as sites:
-        compiled = compiling.run(plain)
+    with leave_out(job.left_out) as sites:
+        compiled = compiling.run(compile_job)
     # ATen's kernels in the place of lowerings may be called by a table that only the `.pt2` has.
     if job.left_out:
         package = open_package(job.folder / PACKAGE)
     else:
         package = open_shared_library(job.folder / SHARED_LIBRARY)
-    given = torch.load(job.inputs, weights_only=True)
-    outputs = [package(tuple(tensor.clone() for tensor in inputs)) for inputs in given]
+    all_inputs = torch.load(job.inputs, weights_only=True)
+    outputs = [package(tuple(tensor.clone() for tensor in inputs)) for inputs in all_inputs]
     torch.save(outputs, job.outputs)
     shutil.rmtree(job.folder)
     return TrialResult(compiled.compile_s, tuple(sites))
 
 
 @contextmanager
-def left_out(parts: Sequence[LeaveOut]) -> Iterator[list[HostSettings]]:
+def leave_out(parts: Sequence[LeaveOut]) -> Iterator[list[SubsystemUse]]:
     """Compile without `parts` in the body; the list is filled with all places that were met."""
-    sites: list[HostSettings] = []
-    met: Counter[str] = Counter()
+    sites: list[SubsystemUse] = []
+    counts: Counter[str] = Counter()
 
     def disable_subsystem(
         _backend: str, subsystem: str, debug_info: Callable[[], str] | None = None
     ) -> bool:
-        if subsystem not in _KNOWN:
+        if subsystem not in _SUBSYSTEMS:
             return False
-        index = met[subsystem]
-        met[subsystem] += 1
-        sites.append(HostSettings(subsystem, index, _name(debug_info() if debug_info else "")))
+        index = counts[subsystem]
+        counts[subsystem] += 1
+        # An operator as it is written in a graph, and anything else as it is.
+        what = _OPERATOR.sub(r"\1.\2", debug_info() if debug_info else "")
+        sites.append(SubsystemUse(subsystem, index, what))
         return any(p.subsystem == subsystem and p.first <= index < p.last for p in parts)
 
     with replaced(CompilerBisector, "disable_subsystem", staticmethod(disable_subsystem)):
         yield sites
-
-
-def _name(said: str) -> str:
-    """Return an operator as it is written in a graph, and anything else as it is."""
-    return _OPERATOR.sub(r"\1.\2", said)

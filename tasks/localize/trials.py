@@ -14,8 +14,8 @@ from torch.export import ExportedProgram
 from handoff.artifacts.errors import BlessingRefused, StepCrashed
 from handoff.artifacts.recipe.target import compiling_for
 from handoff.infra.engine.child import ProcessPlan, StepProcess
-from handoff.tasks.localize.measure import Judged, judge, worst_fault
-from handoff.tasks.localize.messages import HostSettings, LeaveOut, LocalizeJob, TrialJob
+from handoff.tasks.localize.measure import JudgedOutput, judge, worst_fault
+from handoff.tasks.localize.messages import LeaveOut, LocalizeJob, SubsystemUse, TrialJob
 from handoff.tasks.localize.subgraph import Subgraph
 from handoff.tasks.verify.loading import Tensors
 
@@ -34,25 +34,25 @@ class Outcome:
     """
 
     outputs: tuple[Tensors, ...] = ()
-    sites: tuple[HostSettings, ...] = ()
+    sites: tuple[SubsystemUse, ...] = ()
     failure: str = ""
 
 
 @dataclass(frozen=True)
-class Seen:
+class PartResult:
     """A part of the program that was compiled alone, and how its outputs compared.
 
     `outputs` are what the package gave, flattened, in its own shapes and dtypes.
     """
 
     part: Subgraph
-    judged: tuple[Judged, ...]
-    sites: tuple[HostSettings, ...]
+    judged: tuple[JudgedOutput, ...]
+    sites: tuple[SubsystemUse, ...]
     failure: str = ""
     outputs: Tensors = ()
 
     @property
-    def worst(self) -> Judged | None:
+    def worst(self) -> JudgedOutput | None:
         """Return the output that is furthest off, or None where none is more so than eager's."""
         return worst_fault(self.judged)
 
@@ -135,11 +135,11 @@ class Trials:
             return Outcome(failure=f"trial {self.made} {kind}: {error.got[:300]}")
         outputs = torch.load(trial.outputs, weights_only=True)
         shutil.rmtree(folder)
-        return Outcome(tuple(tuple(one) for one in outputs), result.sites)
+        return Outcome(tuple(tuple(tensors) for tensors in outputs), result.sites)
 
-    def see(
+    def compile_part(
         self, part: Subgraph, left_out: tuple[LeaveOut, ...] = (), options: Plain | None = None
-    ) -> Seen:
+    ) -> PartResult:
         """Compile a part of the program alone, on its right inputs, and judge what it gives.
 
         It is compiled with `options`, or with the job's where there are none.
@@ -151,22 +151,22 @@ class Trials:
             self.notes.append(
                 f"a part of {len(part.nodes)} nodes can't be exported: {error!r:.200}"
             )
-            return Seen(part, (), (), "not exported")
+            return PartResult(part, (), (), "not exported")
         outcome = self.attempt(program, [part.inputs], options, left_out)
         if outcome.failure and any(part.dynamic) and not left_out:
             # The compiler may not be able to keep an axis open that the whole program keeps.
             self.notes.append(f"{outcome.failure}; tried with fixed sizes instead")
             fixed = replace(part, dynamic=tuple({} for _ in part.dynamic))
-            return self.see(fixed, left_out, options)
+            return self.compile_part(fixed, left_out, options)
         if outcome.failure:
             self.notes.append(outcome.failure)
-            return Seen(part, (), (), outcome.failure)
+            return PartResult(part, (), (), outcome.failure)
         eager, float64 = part.run()
         judged = judge(
             "", outcome.outputs[0], eager, float64, self.job.recipe,
             conditioning=part.conditioning(eager),
         )  # fmt: skip
-        return Seen(part, tuple(judged), outcome.sites, outputs=outcome.outputs[0])
+        return PartResult(part, tuple(judged), outcome.sites, outputs=outcome.outputs[0])
 
 
 def trial_environment(job: LocalizeJob) -> dict[str, str]:

@@ -16,104 +16,106 @@ _MAX_NODES = 4
 _NO_PASS = ("No pass breaks the tolerance on that case, so the capture or a rounding pass does",)
 
 
-def put_into_words(job: LocalizeJob, found: LocalizeResult) -> str:
+def format_verdict(job: LocalizeJob, result: LocalizeResult) -> str:
     """Return the verdict: what is wrong, where, by how much, and what makes it right."""
-    match found.cause:
+    match result.cause:
         case "not reproduced":
-            sentences = _nothing_found(found)
+            sentences = _no_fault_sentences(result)
         case "program":
             sentences = [
-                f"The program is wrong before it is compiled: on {found.case} it has a relative "
-                f"RMSE to float64 of {found.rmse:.2g} in eager (the delivered model: "
-                f"{found.rmse_eager:.2g})",
-                *(map(_as_sentence, found.notes) if found.at else _NO_PASS),
+                f"The program is wrong before it is compiled: on {result.case} it has a relative "
+                f"RMSE to float64 of {result.rmse:.2g} in eager (the delivered model: "
+                f"{result.rmse_eager:.2g})",
+                *(map(_capitalise, result.notes) if result.at else _NO_PASS),
             ]
         case "rounding":
             sentences = [
-                f"No part of it is wrong: on {found.case} the package has {_measured(found)}",
+                f"No part of it is wrong: on {result.case} the package has "
+                f"{_format_errors(result)}",
                 "The agreed tolerance has no room for that: agree on one that has",
             ]
         case "crash":
-            sentences = [f"There are no numbers to look into: {'; '.join(found.notes)}"]
+            sentences = [f"There are no numbers to look into: {'; '.join(result.notes)}"]
         case _:
             sentences = [
-                *_options(found), *_nodes(found), *_subsystem(found), *_others(found),
-                *_script(found),
+                *_option_sentences(result), *_node_sentences(result),
+                *_subsystem_sentences(result), *_other_sentences(result),
+                *_script_sentences(result),
             ]  # fmt: skip
-    if not found.is_complete:
+    if not result.is_complete:
         sentences.append(f"The search ended with its budget of {job.budget}")
     return ". ".join(sentences) + "."
 
 
-def _nothing_found(found: LocalizeResult) -> list[str]:
-    if not found.is_complete:
-        return [f"Nothing was found: {'; '.join(found.notes)}"]
+def _no_fault_sentences(result: LocalizeResult) -> list[str]:
+    if not result.is_complete:
+        return [f"Nothing was found: {'; '.join(result.notes)}"]
     return ["Not reproduced: compiled again, the package's numbers are right"]
 
 
-def _options(found: LocalizeResult) -> list[str]:
-    if not found.options:
+def _option_sentences(result: LocalizeResult) -> list[str]:
+    if not result.options:
         return []
-    if len(found.options) == 1:
-        return [f"The package is right without the option {found.options[0]}"]
-    return [f"The package is right without the options {', '.join(found.options)}"]
+    if len(result.options) == 1:
+        return [f"The package is right without the option {result.options[0]}"]
+    return [f"The package is right without the options {', '.join(result.options)}"]
 
 
-def _nodes(found: LocalizeResult) -> list[str]:
-    if not found.nodes:
+def _node_sentences(result: LocalizeResult) -> list[str]:
+    if not result.nodes:
         return [
-            f"On {found.case} the package has {_measured(found)}",
+            f"On {result.case} the package has {_format_errors(result)}",
             "No part of the program was seen to be wrong when it is compiled alone",
         ]
-    shown = _list(found.nodes)
+    shown = _format_nodes(result.nodes)
     alone = "alone, it has"
-    if len(found.nodes) > 1:
+    if len(result.nodes) > 1:
         alone = "together and without the rest, they have"
-    sentences = [f"{shown}: compiled {alone} {_measured(found)} on correct inputs"]
-    if not found.is_complete:
+    sentences = [f"{shown}: compiled {alone} {_format_errors(result)} on correct inputs"]
+    if not result.is_complete:
         sentences.append("There may be a smaller such part")
     return sentences
 
 
-def _measured(found: LocalizeResult) -> str:
-    return f"a relative RMSE to float64 of {found.rmse:.2g} (eager: {found.rmse_eager:.2g})"
+def _format_errors(result: LocalizeResult) -> str:
+    return f"a relative RMSE to float64 of {result.rmse:.2g} (eager: {result.rmse_eager:.2g})"
 
 
-def _list(nodes: tuple[FaultyNode, ...]) -> str:
+def _format_nodes(nodes: tuple[FaultyNode, ...]) -> str:
     shown = [describe(node) for node in nodes[:_MAX_NODES]]
     if len(nodes) > _MAX_NODES:
         shown.append(f"and {len(nodes) - _MAX_NODES} more")
     return "; ".join(shown)
 
 
-def _others(found: LocalizeResult) -> list[str]:
-    if not found.others:
+def _other_sentences(result: LocalizeResult) -> list[str]:
+    if not result.others:
         return []
-    return [f"Also wrong, and not looked into: {_list(found.others)}"]
+    return [f"Also wrong, and not looked into: {_format_nodes(result.others)}"]
 
 
-def _subsystem(found: LocalizeResult) -> list[str]:
-    if not found.subsystem:
+def _subsystem_sentences(result: LocalizeResult) -> list[str]:
+    if not result.subsystem:
         return []
-    return [f"It is right without {part_of_compiler(found)}"]
+    return [f"It is right without {part_of_compiler(result)}"]
 
 
-def part_of_compiler(found: LocalizeResult) -> str:
+def part_of_compiler(result: LocalizeResult) -> str:
     """Return the part of the compiler without which the nodes are right; '' for none."""
-    if not found.subsystem:
+    if not result.subsystem:
         return ""
-    one, many = _SUBSYSTEMS[found.subsystem]
-    return f"Inductor's {one.format(found.at) if found.at else many}"
+    singular, plural = _SUBSYSTEMS[result.subsystem]
+    return f"Inductor's {singular.format(result.at) if result.at else plural}"
 
 
-def _script(found: LocalizeResult) -> list[str]:
-    if not found.script:
+def _script_sentences(result: LocalizeResult) -> list[str]:
+    if not result.script:
         return []
-    did = "reproduces it" if found.script_repeats else "was written, and not seen to reproduce it"
-    return [f"The script {found.script} {did}"]
+    did = "reproduces it" if result.script_repeats else "was written, and not seen to reproduce it"
+    return [f"The script {result.script} {did}"]
 
 
-def _as_sentence(text: str) -> str:
+def _capitalise(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 

@@ -1,7 +1,7 @@
 """Lets Inductor compile for ARM64 on x86-64: with a cross compiler, and ARM64's torch.
 
 Inductor (torch 2.15) asks the machine that it runs on for the vector instructions, the compiler's
-level and torch's own folder. In the body it is told those of the target. Everything else, what is
+level and torch's own folder. In the body it gets those of the target. Everything else, what is
 read of the source before it is compiled included, goes the way of any other package.
 """
 
@@ -21,7 +21,7 @@ from handoff.tasks.compile.machine.here import has_march_option
 from handoff.tasks.compile.patching import replaced
 
 # What chooses by what it times, or packs weights in the layout of the machine that it runs on.
-_NEED_THE_MACHINE = frozenset({
+_NEEDS_HOST_CPU = frozenset({
     "freezing", "max_autotune", "max_autotune_pointwise", "max_autotune_gemm",
 })  # fmt: skip
 
@@ -41,7 +41,7 @@ def arm_options(target: ArmTarget, options: Mapping[str, object]) -> dict[str, o
     Raises `UsageProblem` for one that needs the machine itself, `EnvironmentLacking` for a torch
     that lets no level be chosen.
     """
-    refused = sorted(name for name in _NEED_THE_MACHINE if options.get(name))
+    refused = sorted(name for name in _NEEDS_HOST_CPU if options.get(name))
     if refused and not is_arm_host():
         raise UsageProblem(
             f"{', '.join(refused)} can't be had for {target.slug} on another machine",
@@ -54,18 +54,21 @@ def arm_options(target: ArmTarget, options: Mapping[str, object]) -> dict[str, o
             f"packages for {target.slug} can't be built", expected="torch 2.13 or newer",
             got="one that compiles for the building machine alone", remedy="Install a newer torch",
         )  # fmt: skip
-    own: dict[str, object] = {"cpp.march": target.march, "cpp.simdlen": Neon().bit_width()}
+    target_options: dict[str, object] = {
+        "cpp.march": target.march,
+        "cpp.simdlen": Neon().bit_width(),
+    }
     if not is_arm_host():
-        own |= {
+        target_options |= {
             "cpp.cxx": (find_sysroot().compiler,),
             # They are made for the building machine's torch.
             "aot_inductor.precompile_headers": False,
         }
-    return own
+    return target_options
 
 
 @contextmanager
-def compiled_for_arm() -> Iterator[None]:
+def use_arm_compiler() -> Iterator[None]:
     """Let Inductor write NEON, and compile it with what there is for ARM64, in the body.
 
     Raises `EnvironmentLacking` where this machine lacks it.
@@ -75,18 +78,18 @@ def compiled_for_arm() -> Iterator[None]:
         if is_arm_host():
             yield
             return
-        with _torch_of(find_sysroot()):
+        with _use_torch_of(find_sysroot()):
             yield
 
 
 @contextmanager
-def _torch_of(sysroot: Sysroot) -> Iterator[None]:
+def _use_torch_of(sysroot: Sysroot) -> Iterator[None]:
     include = sysroot.include
     folders = [str(include), str(include / "torch" / "csrc" / "api" / "include")]
-    told = codecache.get_device_information
+    original = codecache.get_device_information
 
     def device_information(device_type: str) -> dict[str, str]:
-        return {**told(device_type), "AOTI_MACHINE": "aarch64"}
+        return {**original(device_type), "AOTI_MACHINE": "aarch64"}
 
     with (
         replaced(cpp_extension, "include_paths", lambda *_, **__: folders),

@@ -16,7 +16,7 @@ from handoff.artifacts.recipe.target import TARGETS, ArmTarget
 from handoff.tasks.compile.arm.sysroot import find_sysroot
 
 # A processor that has what the level has to have: what is beyond it ends with SIGILL.
-_PROCESSORS = {"v8.2": "neoverse-n1"}
+_EMULATED_CPUS = {"v8.2": "neoverse-n1"}
 # So many times as long as usual what calls a package under emulation may take.
 SLOWER = 10
 
@@ -34,14 +34,14 @@ def emulating(target: ArmTarget, program: Path, arguments: Sequence[str]) -> lis
     """
     sysroot = find_sysroot()
     return [
-        sysroot.emulator, "-cpu", _PROCESSORS[target.isa], "-L", str(sysroot.folder),
+        sysroot.emulator, "-cpu", _EMULATED_CPUS[target.isa], "-L", str(sysroot.folder),
         str(program), *arguments,
     ]  # fmt: skip
 
 
 def told_emulator(target: ArmTarget) -> str:
     """Return by which emulator packages are run, and as which processor."""
-    return f"{_version(find_sysroot().emulator)} as {_PROCESSORS[target.isa]}"
+    return f"{_read_version(find_sysroot().emulator)} as {_EMULATED_CPUS[target.isa]}"
 
 
 def told_emulation(target: ArmTarget) -> str:
@@ -50,10 +50,10 @@ def told_emulation(target: ArmTarget) -> str:
 
 
 @cache
-def _version(emulator: str) -> str:
-    told = subprocess.run(
+def _read_version(emulator: str) -> str:
+    completed = subprocess.run(
         [emulator, "--version"], capture_output=True, text=True, timeout=30, check=True
     )
     # Its own, and behind it in brackets that of the distribution's package.
-    name, _, version = told.stdout.splitlines()[0].partition(" version ")
+    name, _, version = completed.stdout.splitlines()[0].partition(" version ")
     return f"{name} {version.partition(' ')[0]}"

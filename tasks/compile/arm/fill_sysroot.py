@@ -19,7 +19,7 @@ from handoff.tasks.compile.arm.sysroot import (
     COMPILERS,
     PACKAGES,
     TORCH_FILE,
-    first_found,
+    find_program,
     sysroot_folder,
 )
 
@@ -74,16 +74,16 @@ def fill(wheels: Path, folder: Path) -> None:
 
     Raises `EnvironmentLacking` without the cross compiler and its libraries.
     """
-    compiler = first_found(COMPILERS)
+    compiler = find_program(COMPILERS)
     if compiler is None or not (_CROSS / _SYSTEM[0]).exists():
         raise EnvironmentLacking(
             "the folder of ARM64's libraries can't be filled",
             expected=f"{COMPILERS[0]} on the PATH, and its libraries in {_CROSS}",
             got="none", remedy=f"Debian: apt-get install {PACKAGES}",
         )  # fmt: skip
-    building = folder.with_name(folder.name + ".building")
-    shutil.rmtree(building, ignore_errors=True)
-    libraries = building / "lib"
+    staging = folder.with_name(folder.name + ".building")
+    shutil.rmtree(staging, ignore_errors=True)
+    libraries = staging / "lib"
     libraries.mkdir(parents=True)
     for name in _SYSTEM:
         shutil.copyfile(_CROSS / name, libraries / name)
@@ -93,19 +93,19 @@ def fill(wheels: Path, folder: Path) -> None:
         shutil.move(next(wheels.glob(f"nvidia/*/lib/{name}")), libraries / name)
     (openssl,) = wheels.glob("psycopg2_binary.libs/libcrypto-*.so.3")
     shutil.move(openssl, libraries / _OPENSSL)
-    shutil.move(wheels / "torch" / "include", building / "include")
+    shutil.move(wheels / "torch" / "include", staging / "include")
     (libraries / "ld-linux-aarch64.so.1").chmod(0o755)
     for name, text in _MACHINE.items():
-        (building / name).parent.mkdir(parents=True, exist_ok=True)
-        (building / name).write_text(text, encoding="ascii")
-    _stand_ins(compiler, libraries)
-    (told,) = wheels.glob("torch-*.dist-info")
-    wheel = told.name.removeprefix("torch-").removesuffix(".dist-info")
-    (building / TORCH_FILE).write_text(wheel.partition("+")[0] + "\n", encoding="ascii")
-    replace_folder(building, folder)
+        (staging / name).parent.mkdir(parents=True, exist_ok=True)
+        (staging / name).write_text(text, encoding="ascii")
+    _write_stand_ins(compiler, libraries)
+    (dist_info,) = wheels.glob("torch-*.dist-info")
+    wheel = dist_info.name.removeprefix("torch-").removesuffix(".dist-info")
+    (staging / TORCH_FILE).write_text(wheel.partition("+")[0] + "\n", encoding="ascii")
+    replace_folder(staging, folder)
 
 
-def _stand_ins(compiler: str, libraries: Path) -> None:
+def _write_stand_ins(compiler: str, libraries: Path) -> None:
     """Write a `libtorch.so` that loads `libtorch_cpu.so` alone, as the one of a CPU build does.
 
     The wheel's loads CUDA's part, too. Packages name it, and take nothing else from it. Beside it

@@ -20,7 +20,7 @@ from handoff.artifacts.recipe.fit import base_version
 COMPILERS = ("aarch64-linux-gnu-g++-12", "aarch64-linux-gnu-g++")
 EMULATORS = ("qemu-aarch64-static", "qemu-aarch64")
 DISASSEMBLER = "aarch64-linux-gnu-objdump"
-# Written last: a folder with it is whole, and it tells the torch that is in it.
+# Written last: a folder with it is whole, and it names the torch that is in it.
 TORCH_FILE = "torch-version"
 PACKAGES = "g++-12-aarch64-linux-gnu libc6-arm64-cross qemu-user-static"
 
@@ -46,7 +46,7 @@ class Sysroot:
 
 
 def is_arm_host() -> bool:
-    """Tell whether this machine runs ARM64's programs itself."""
+    """Return whether this machine runs ARM64's programs itself."""
     return platform.machine() == "aarch64"
 
 
@@ -67,14 +67,14 @@ def lacking() -> tuple[str, ...]:
     missing = [
         f"{names[0]} on the PATH"
         for names in (COMPILERS, EMULATORS, (DISASSEMBLER,))
-        if first_found(names) is None
+        if find_program(names) is None
     ]
-    told = sysroot_folder() / TORCH_FILE
-    wanted = base_version(version("torch"))
-    held = told.read_text(encoding="utf-8").strip() if told.is_file() else ""
-    if held != wanted:
-        got = f", and it holds {held}" if held else ""
-        missing.append(f"torch {wanted} for ARM64 in {told.parent}{got}")
+    version_file = sysroot_folder() / TORCH_FILE
+    expected = base_version(version("torch"))
+    installed = version_file.read_text(encoding="utf-8").strip() if version_file.is_file() else ""
+    if installed != expected:
+        got = f", and it holds {installed}" if installed else ""
+        missing.append(f"torch {expected} for ARM64 in {version_file.parent}{got}")
     return tuple(missing)
 
 
@@ -88,11 +88,11 @@ def find_sysroot() -> Sysroot:
             remedy=f"Install the tools (Debian: apt-get install {PACKAGES}) and run "
             "'make arm-ready', or leave that target out of the recipe",
         )
-    found = [first_found(names) for names in (COMPILERS, EMULATORS, (DISASSEMBLER,))]
-    compiler, emulator, disassembler = (str(path) for path in found)
+    programs = [find_program(names) for names in (COMPILERS, EMULATORS, (DISASSEMBLER,))]
+    compiler, emulator, disassembler = (str(path) for path in programs)
     return Sysroot(sysroot_folder(), compiler, emulator, disassembler)
 
 
-def first_found(names: tuple[str, ...]) -> str | None:
+def find_program(names: tuple[str, ...]) -> str | None:
     """Return where the first of some programs is that is on the PATH; None for none."""
     return next(filter(None, map(shutil.which, names)), None)

@@ -40,7 +40,7 @@ from handoff.tasks.compile.weights import (
 from handoff.tasks.verify.loading import PACKAGE, SHARED_LIBRARY
 
 # Operators whose code is torch's or ours; that of others may change behind their names.
-_OWN_NAMESPACES = {"aten", "prims", "prim", "handoff"}
+_KNOWN_NAMESPACES = {"aten", "prims", "prim", "handoff"}
 _SUBNORMAL_SHARE = 1e-3
 
 
@@ -109,12 +109,12 @@ def _is_subnormal(tensor: torch.Tensor) -> bool:
 
 
 def has_own_operators_only(program: ExportedProgram) -> bool:
-    """Tell whether everything that the graph calls is torch's own, and nothing is nested."""
+    """Return whether everything that the graph calls is torch's own, and nothing is nested."""
     for node in program.graph.nodes:
         target = node.target
         if node.op == "get_attr" or isinstance(target, torch._ops.HigherOrderOperator):
             return False
-        if isinstance(target, torch._ops.OpOverload) and target.namespace not in _OWN_NAMESPACES:
+        if isinstance(target, torch._ops.OpOverload) and target.namespace not in _KNOWN_NAMESPACES:
             return False
     return True
 
@@ -145,8 +145,8 @@ _FILES = (SHARED_LIBRARY, PACKAGE)
 
 
 @dataclass(frozen=True)
-class Compiled:
-    """What is to be told of a compiled package: its weights, where they lie, what was assumed.
+class PackageMetadata:
+    """What is known of a compiled package: its weights, where they lie, what was assumed.
 
     `weights` are the digests of the program's; without `slots` they are part of the code.
     `atomic_sums` are its functions that add in an order that threads decide.
@@ -162,7 +162,7 @@ class Compiled:
 class CacheEntry:
     """A compiled package, and the digests of the entry's files."""
 
-    compiled: Compiled
+    compiled: PackageMetadata
     files: dict[str, Digest]
 
     @property
@@ -174,7 +174,7 @@ class CacheEntry:
 def read_entry(cache: Path, key: Digest) -> CacheEntry | None:
     """Return the entry, and leave everything as it is; None where there is none that is whole."""
     entry = _parse(cache / key.hex)
-    return entry if entry and _is_whole(cache / key.hex, entry) else None
+    return entry if entry and _is_intact(cache / key.hex, entry) else None
 
 
 def find_entry(cache: Path, key: Digest) -> CacheEntry | None:
@@ -187,7 +187,7 @@ def find_entry(cache: Path, key: Digest) -> CacheEntry | None:
     entry = _parse(folder)
     if entry is None:
         return None
-    if not _is_whole(folder, entry):
+    if not _is_intact(folder, entry):
         shutil.rmtree(folder, ignore_errors=True)
         return None
     (folder / ENTRY_FILE).touch()
@@ -212,28 +212,28 @@ def _parse(folder: Path) -> CacheEntry | None:
         return None
 
 
-def _is_whole(folder: Path, entry: CacheEntry) -> bool:
+def _is_intact(folder: Path, entry: CacheEntry) -> bool:
     try:
         return all(digest_file(folder / name) == entry.files[name] for name in _FILES)
     except (OSError, KeyError):
         return False
 
 
-def reusable(entry: CacheEntry, weights: dict[str, str]) -> Reused:
+def find_reusable_part(entry: CacheEntry, weights: dict[str, str]) -> Reused:
     """Return what of an entry a program with these weights can take."""
     if weights == entry.compiled.weights:
         return "package"
     return "code" if entry.compiled.slots else ""
 
 
-def keep_entry(cache: Path, key: Digest, package: Path, compiled: Compiled) -> CacheEntry:
+def keep_entry(cache: Path, key: Digest, package: Path, metadata: PackageMetadata) -> CacheEntry:
     """Keep what the folder `package` holds, whole or not at all, in the place of an earlier one."""
     cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with scratch_folder(cache, ".entry-") as building:
-        copy_code(package / SHARED_LIBRARY, compiled.slots, building / SHARED_LIBRARY)
-        write_shell(package / PACKAGE, building / PACKAGE)
-        entry = CacheEntry(compiled, {name: digest_file(building / name) for name in _FILES})
-        (building / ENTRY_FILE).write_text(json.dumps(to_plain(entry)), encoding="utf-8")
+    with scratch_folder(cache, ".entry-") as staging:
+        copy_code(package / SHARED_LIBRARY, metadata.slots, staging / SHARED_LIBRARY)
+        write_shell(package / PACKAGE, staging / PACKAGE)
+        entry = CacheEntry(metadata, {name: digest_file(staging / name) for name in _FILES})
+        (staging / ENTRY_FILE).write_text(json.dumps(to_plain(entry)), encoding="utf-8")
         with held(cache):
-            replace_folder(building, cache / key.hex)
+            replace_folder(staging, cache / key.hex)
     return entry

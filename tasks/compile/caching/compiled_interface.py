@@ -21,8 +21,8 @@ from torch._inductor import codecache, config, cpp_builder
 from torch._inductor.codecache import AotCodeCompiler
 
 from handoff.artifacts.digest import digest_bytes
-from handoff.tasks.compile.patching import moved, replaced
-from handoff.tasks.compile.workdir import untold
+from handoff.tasks.compile.patching import missing_internal, replaced
+from handoff.tasks.compile.workdir import map_path_prefix
 
 _SOURCE = Path(codecache.__file__).with_name("codegen") / "aoti_runtime" / "interface.cpp"
 _INSTANCE = (
@@ -30,7 +30,9 @@ _INSTANCE = (
     "{0}template class AOTInductorModelBase<AOTInductorModel>;\n"
     "}}\n"
 )
-_ELSEWHERE = "#include <torch/csrc/inductor/aoti_runtime/model.h>\n" + _INSTANCE.format("extern ")
+_EXTERN_INTERFACE = "#include <torch/csrc/inductor/aoti_runtime/model.h>\n" + _INSTANCE.format(
+    "extern "
+)
 
 
 def interface_source(device: str) -> str:
@@ -43,56 +45,67 @@ def interface_source(device: str) -> str:
 
 
 @contextmanager
-def interface_apart() -> Iterator[None]:
+def precompile_interface() -> Iterator[None]:
     """Let packages that are compiled in the body have their interface from an object file.
 
     It is taken from where the precompiled header is, or made where Inductor's own are. A source in
     which torch's text isn't found as it stands is compiled whole, as is one without such a header.
     """
-    compile_whole = AotCodeCompiler.compile
+    original = AotCodeCompiler.compile
 
     def compile_model(graph: Any, code: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         interface = _SOURCE.read_text(encoding="utf-8")
         if not config.aot_inductor.precompile_headers or code.count(interface) != 1:
-            return compile_whole(graph, code, *args, **kwargs)
-        made: list[str] = []
+            return original(graph, code, *args, **kwargs)
+        objects: list[str] = []
         linked: list[str] = []
 
         def builder(name: str, sources: Any, **options: Any) -> cpp_builder.CppBuilder:  # noqa: ANN401
             if str(sources).endswith(".wrapper.cpp"):
-                made.append(str(_object(options["BuildOption"], kwargs["device_type"])))
+                objects.append(
+                    str(_interface_object(options["BuildOption"], kwargs["device_type"]))
+                )
             elif isinstance(sources, list) and sources[0].endswith(".wrapper.o"):
-                linked.extend(made)
+                linked.extend(objects)
                 # Another list: what is in Inductor's own is removed afterwards.
-                sources = [*sources, *made]
+                sources = [*sources, *objects]
             return cpp_builder.CppBuilder(name, sources, **options)
 
         with replaced(codecache, "CppBuilder", builder):
-            result = compile_whole(graph, code.replace(interface, _ELSEWHERE), *args, **kwargs)
+            result = original(graph, code.replace(interface, _EXTERN_INTERFACE), *args, **kwargs)
         if len(linked) != 1:
-            raise moved("the files that codecache.CppBuilder is given")
+            raise missing_internal("the files that codecache.CppBuilder is given")
         return result
 
     with replaced(AotCodeCompiler, "compile", staticmethod(compile_model)):
         yield
 
 
-def _object(how: cpp_builder.BuildOptionsBase, device: str) -> Path:
+def _interface_object(build_options: cpp_builder.BuildOptionsBase, device: str) -> Path:
     """Return the interface's object file for these options, made where there is none yet."""
-    header = Path(str(how.precompiled_header))
+    header = Path(str(build_options.precompiled_header))
     source = interface_source(device)
-    flags = [torch.__version__, source, *how.get_definitions(), *how.get_cflags()]
+    flags = [
+        torch.__version__,
+        source,
+        *build_options.get_definitions(),
+        *build_options.get_cflags(),
+    ]
     name = f"{header.stem}.{digest_bytes(' '.join(flags).encode()).short}.o"
-    own = Path(codecache._HEADER_DIR, name)
-    for there in (header.with_name(name), own):
-        if there.exists():
-            return there
-    own.parent.mkdir(parents=True, exist_ok=True)
+    local_object = Path(codecache._HEADER_DIR, name)
+    for candidate in (header.with_name(name), local_object):
+        if candidate.exists():
+            return candidate
+    local_object.parent.mkdir(parents=True, exist_ok=True)
     # One that a killed compiler left half done would spoil every package after it.
-    with tempfile.TemporaryDirectory(dir=own.parent, prefix=".making-") as folder:
-        written = Path(folder, "interface.cpp")
-        written.write_text(source, encoding="utf-8")
-        builder = cpp_builder.CppBuilder("interface", str(written), how, output_dir=folder)
-        cpp_builder.run_compile_cmd(untold(builder.get_command_line(), Path(folder)), cwd=folder)
-        Path(builder.get_target_file_path()).replace(own)
-    return own
+    with tempfile.TemporaryDirectory(dir=local_object.parent, prefix=".making-") as folder:
+        source_file = Path(folder, "interface.cpp")
+        source_file.write_text(source, encoding="utf-8")
+        builder = cpp_builder.CppBuilder(
+            "interface", str(source_file), build_options, output_dir=folder
+        )
+        cpp_builder.run_compile_cmd(
+            map_path_prefix(builder.get_command_line(), Path(folder)), cwd=folder
+        )
+        Path(builder.get_target_file_path()).replace(local_object)
+    return local_object

@@ -6,8 +6,8 @@ from handoff.artifacts.recipe.target import CudaTarget
 from handoff.tasks.compile.caching.cache import (
     compilation_key,
     digest_weights,
+    find_reusable_part,
     read_entry,
-    reusable,
 )
 from handoff.tasks.compile.machine.here import compiler_for, toolchain_of
 from handoff.tasks.compile.messages import FindPackageJob, FoundPackage
@@ -22,4 +22,4 @@ def run(job: FindPackageJob) -> FoundPackage:
     program = load_program(compiling.program)
     key = compilation_key(program, compiling, toolchain_of(compiler_for(compiling.target)))
     entry = read_entry(compiling.cache, key)
-    return FoundPackage(reusable(entry, digest_weights(program)) if entry else "")
+    return FoundPackage(find_reusable_part(entry, digest_weights(program)) if entry else "")

@@ -30,9 +30,9 @@ from handoff.artifacts.record import to_plain
 _MAX_BYTES = 8 << 30
 # An entry is a folder with this file, whose time is that of its last use.
 ENTRY_FILE = "entry.json"
-_LARGEST = 1 << 28
+_MAX_FILE_BYTES = 1 << 28
 # The folder that the module was written to, which is another one each time.
-_LOADED = re.compile(rb"torch\.load\(r'[^'\n]*/")
+_LOAD_CALL = re.compile(rb"torch\.load\(r'[^'\n]*/")
 
 
 def cache_of(delivery: Path, packages: Path) -> Path:
@@ -47,19 +47,20 @@ def cache_of(delivery: Path, packages: Path) -> Path:
 
 def _digest_code(delivery: Path) -> Digest:
     parts = [
-        _LOADED.sub(rb"torch.load(r'", _read(delivery / name)) for name in (MODULE_FILE, INIT_FILE)
+        _LOAD_CALL.sub(rb"torch.load(r'", _read_file(delivery / name))
+        for name in (MODULE_FILE, INIT_FILE)
     ]
-    contract = _read(delivery / CONTRACT_FILE)
+    contract = _read_file(delivery / CONTRACT_FILE)
     try:
         parsed = parse_contract(contract)
-        same = replace(parsed, model=replace(parsed.model, name="any"), source=NOTHING_SAID)
-        contract = json.dumps(to_plain(same), sort_keys=True).encode()
+        neutral = replace(parsed, model=replace(parsed.model, name="any"), source=NOTHING_SAID)
+        contract = json.dumps(to_plain(neutral), sort_keys=True).encode()
     except (HandoffError, ValueError, RecursionError):
         pass  # no contract, or none that intake would take
     return digest_bytes(b"\n".join(digest_bytes(part).encode() for part in (*parts, contract)))
 
 
-def _read(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     """Return a file's bytes; none of what is no file, or far too large for what it should be."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -68,7 +69,7 @@ def _read(path: Path) -> bytes:
     with os.fdopen(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             return b""
-        return stream.read(_LARGEST)
+        return stream.read(_MAX_FILE_BYTES)
 
 
 def drop_old(packages: Path) -> None:
@@ -76,16 +77,16 @@ def drop_old(packages: Path) -> None:
 
     What another process takes at the same time is not found there then, and compiled.
     """
-    used = []
+    entries = []
     for entry in packages.glob(f"*/*/{ENTRY_FILE}"):
         try:
-            taken = sum(file.stat().st_blocks * 512 for file in entry.parent.iterdir())
-            used.append((entry.stat().st_mtime, taken, entry.parent))
+            size = sum(file.stat().st_blocks * 512 for file in entry.parent.iterdir())
+            entries.append((entry.stat().st_mtime, size, entry.parent))
         except OSError:
             continue  # another process has removed it
     total = 0
-    for _, taken, folder in sorted(used, reverse=True):
+    for _, size, folder in sorted(entries, reverse=True):
         # What lies on the disk: holes take nothing.
-        total += taken
+        total += size
         if total > _MAX_BYTES:
             shutil.rmtree(folder, ignore_errors=True)

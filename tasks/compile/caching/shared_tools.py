@@ -23,7 +23,7 @@ from handoff.tasks.compile.patching import replaced
 
 
 @contextmanager
-def headers_made_in(shared: Path) -> Iterator[None]:
+def build_headers_in(shared: Path) -> Iterator[None]:
     """Let Inductor make the precompiled headers of the body that aren't in the folder yet.
 
     A compiler that is killed leaves half a header, at which every later compilation would fail:
@@ -32,43 +32,43 @@ def headers_made_in(shared: Path) -> Iterator[None]:
     headers = shared / "headers"
     headers.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=shared, prefix=".making-") as name:
-        known = [path.name for path in headers.iterdir() if path.is_file()]
-        for made in known:
-            os.link(headers / made, Path(name, made))
+        existing = [path.name for path in headers.iterdir() if path.is_file()]
+        for header in existing:
+            os.link(headers / header, Path(name, header))
         with (
             replaced(codecache, "_HEADER_DIR", name),
             replaced(codecache, "_HEADER_LOCK_DIR", str(Path(name, "locks"))),
         ):
             yield
-        new = [p for p in Path(name).iterdir() if p.is_file() and p.name not in known]
+        new = [p for p in Path(name).iterdir() if p.is_file() and p.name not in existing]
         # The source first: where what is made of it is found, both are there.
         for path in sorted(new, key=lambda path: path.suffix == ".gch"):
             path.replace(headers / path.name)
 
 
 @contextmanager
-def headers_from(shared: Path | None) -> Iterator[None]:
+def use_headers_from(shared: Path | None) -> Iterator[None]:
     """Let Inductor take the precompiled headers of the body from the folder, where they are there.
 
     Others it makes in its own.
     """
-    make = codecache._precompile_header
+    original = codecache._precompile_header
 
-    def take(header: str, hashable_cmd_line: str, **command: object) -> str:
+    def precompile(header: str, hashable_cmd_line: str, **command: object) -> str:
         try:
             with replaced(codecache, "_HEADER_DIR", str(Path(str(shared), "headers"))):
-                return make(header, hashable_cmd_line, **command)
+                return original(header, hashable_cmd_line, **command)
         except Exception:  # noqa: BLE001 - whatever it is, one's own are as good
-            return make(header, hashable_cmd_line, **command)
+            return original(header, hashable_cmd_line, **command)
 
     if shared is None:
         yield
         return
-    with replaced(codecache, "_precompile_header", take):
+    with replaced(codecache, "_precompile_header", precompile):
         yield
 
 
-def keep_own_headers() -> None:
+def reset_header_folder() -> None:
     """Let Inductor keep its own headers where this process's temporary files are.
 
     It looks for that place when it is imported, which may have been in another process

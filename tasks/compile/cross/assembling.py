@@ -24,7 +24,7 @@ _SECONDS = 300
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class FurtherResources:
     """What a kernel takes of a further GPU: registers of a thread, and spilled ones."""
 
     capability: int
@@ -32,7 +32,7 @@ class Elsewhere:
     spills: int
 
     def __str__(self) -> str:
-        """Return it as a record tells it."""
+        """Return it as a record states it."""
         spilled = f", {self.spills} spilled" if self.spills else ""
         return f"{self.registers} registers for sm_{self.capability}{spilled}"
 
@@ -45,32 +45,34 @@ class Assembler:
         self.profiles = tuple(profiles)
         self._images: dict[str, dict[int, bytes]] = {}
 
-    def take(self, name: str, binary: Any, warps: int) -> tuple[Elsewhere, ...]:  # noqa: ANN401
+    def assemble_further(self, name: str, binary: Any, warps: int) -> tuple[FurtherResources, ...]:  # noqa: ANN401
         """Assemble the kernel `name`, which Triton compiled to `binary`; return what it takes.
 
         Raises `BlessingRefused` where an assembler doesn't take it, or a GPU hasn't enough for one
         block of it.
         """
-        text, found = str(binary.asm["ptx"]), []
+        text, resources_found = str(binary.asm["ptx"]), []
         for profile in self.profiles:
             image = assemble(name, text, binary.metadata, profile.capability)
             resources = read_resources(image)
             require_room(name, resources, warps, int(binary.metadata.shared), profile)
             self._images.setdefault(text, {})[profile.capability] = image
             spills = resources.frame_bytes // 4
-            found.append(Elsewhere(profile.capability, resources.registers, spills))
-        return tuple(found)
+            resources_found.append(
+                FurtherResources(profile.capability, resources.registers, spills)
+            )
+        return tuple(resources_found)
 
-    def write_images(self, ptx: Path, beside: Path) -> list[tuple[int, Path]]:
+    def write_images(self, ptx: Path, sibling: Path) -> list[tuple[int, Path]]:
         """Write the machine code of the kernel whose PTX is in `ptx` to files; return those.
 
-        Their names begin as that of `beside`.
+        Their names begin as that of `sibling`.
         """
         written = []
         for capability, image in self._images.get(ptx.read_text(), {}).items():
-            place = beside.with_name(f"{beside.stem}.sm_{capability}.cubin")
-            place.write_bytes(image)
-            written.append((capability, place))
+            image_file = sibling.with_name(f"{sibling.stem}.sm_{capability}.cubin")
+            image_file.write_bytes(image)
+            written.append((capability, image_file))
         return written
 
 
@@ -82,22 +84,22 @@ def assemble(name: str, ptx: str, metadata: Any, capability: int) -> bytes:  # n
     """
     backend = import_module("triton.backends.nvidia.compiler")
     with tempfile.TemporaryDirectory(prefix="handoff-ptx-") as scratch:
-        source, made = Path(scratch) / "kernel.ptx", Path(scratch) / "kernel.cubin"
+        source, cubin = Path(scratch) / "kernel.ptx", Path(scratch) / "kernel.cubin"
         source.write_text(ptx)
         command = [
             backend.get_ptxas(capability).path, "-lineinfo", "-suppress-debug-info",
             *([] if metadata.enable_fp_fusion else ["--fmad=false"]), "--regAllocOptLevel=2",
             *(metadata.ptx_options or "").split(), f"--gpu-name=sm_{capability}",
-            str(source), "-o", str(made),
+            str(source), "-o", str(cubin),
         ]  # fmt: skip
-        done = subprocess.run(
+        completed = subprocess.run(
             command, capture_output=True, text=True, timeout=_SECONDS, check=False
         )
-        if not done.returncode:
-            return made.read_bytes()
+        if not completed.returncode:
+            return cubin.read_bytes()
     raise BlessingRefused(
         f"{name} can't be assembled for sm_{capability}", expected="machine code out of its PTX",
-        got=done.stderr.strip()[-200:] or f"exit code {done.returncode}",
+        got=completed.stderr.strip()[-200:] or f"exit code {completed.returncode}",
         remedy="Leave that GPU out of the target, or name it in a target of its own",
     )  # fmt: skip
 
@@ -112,10 +114,10 @@ def require_room(
         "registers": (resources.registers * threads, profile.registers_per_multiprocessor),
         "bytes of shared memory": (shared_bytes, profile.shared_memory_per_block_optin),
     }
-    for what, (needed, most) in needs.items():
+    for resource, (needed, most) in needs.items():
         if needed > most:
             raise BlessingRefused(
                 f"a block of {name} doesn't fit {profile.slug}",
-                expected=f"at most {most} {what}", got=str(needed),
+                expected=f"at most {most} {resource}", got=str(needed),
                 remedy="Leave that GPU out of the target, or name it in a target of its own",
             )  # fmt: skip

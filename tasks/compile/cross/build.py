@@ -16,17 +16,22 @@ from handoff.artifacts.errors import BlessingRefused, HandoffError, UsageProblem
 from handoff.artifacts.machine.gpu import GpuProfile
 from handoff.artifacts.recipe.generations import FIRST_SPECIFIC
 from handoff.artifacts.recipe.target import CudaTarget
-from handoff.tasks.compile.caching.compiled_interface import interface_apart
+from handoff.tasks.compile.caching.compiled_interface import precompile_interface
 from handoff.tasks.compile.cross.assembling import Assembler
 from handoff.tasks.compile.cross.inspect_binary import Inspection, inspect_binary
 from handoff.tasks.compile.cross.kernels import KernelChoice
 from handoff.tasks.compile.cross.pretend import pretend_gpu
 from handoff.tasks.compile.cross.retarget import Weights, retarget
-from handoff.tasks.compile.cross.toolkit import can_add_ptx, driver_linked, find_ptxas, find_toolkit
+from handoff.tasks.compile.cross.toolkit import (
+    can_add_ptx,
+    find_ptxas,
+    find_toolkit,
+    link_driver_stub,
+)
 from handoff.tasks.compile.machine.here import SHIPPED_OPTIONS, has_march_option
 from handoff.tasks.compile.messages import KernelSource
 from handoff.tasks.compile.reading.literals import refusal_within
-from handoff.tasks.compile.workdir import built_apart
+from handoff.tasks.compile.workdir import staged_folder
 from handoff.tasks.verify.loading import PACKAGE
 
 # Options of AOTInductor that need a device to time on, or weights with values while compiling.
@@ -37,7 +42,7 @@ NEED_A_GPU = frozenset({
 
 
 @dataclass(frozen=True)
-class CrossBuilt:
+class CrossBuildResult:
     """A package that was written, what was found in its bytes, and how it came about."""
 
     package: Path
@@ -55,7 +60,7 @@ def compile_for(
     further: tuple[GpuProfile, ...] = (),
     ptx: bool = False,
     options: Mapping[str, object] | None = None,
-) -> CrossBuilt:
+) -> CrossBuildResult:
     """Write `model.pt2` for this GPU to `folder`, kernels and weights embedded, all or nothing.
 
     With `ptx`, each kernel's PTX is put beside its machine code, from which a driver can compile it
@@ -71,14 +76,14 @@ def compile_for(
     compiled, or the bytes say another GPU than those that were asked for.
     """
     ptx = ptx or bool(further)
-    wanted = inductor_options(options or {}, ptx=ptx)
+    settings = inductor_options(options or {}, ptx=ptx)
     toolkit = find_toolkit(profile, ptx=ptx)
     for one in further:
         find_ptxas(one)
     began = time.monotonic()
     retargeted = retarget(program)
     with (
-        built_apart(folder) as building,
+        staged_folder(folder) as staging,
         torch.no_grad(),
         pretend_gpu(
             profile,
@@ -86,15 +91,15 @@ def compile_for(
             toolkit=toolkit,
             assembler=Assembler(further),
         ) as kernels,
-        driver_linked(toolkit.compiler),
-        interface_apart(),
+        link_driver_stub(toolkit.compiler),
+        precompile_interface(),
     ):
-        _compile(retargeted, building / PACKAGE, wanted, profile)
-        inspection = inspect_binary(building / PACKAGE)
+        _compile(retargeted, staging / PACKAGE, settings, profile)
+        inspection = inspect_binary(staging / PACKAGE)
         require_kernels_for((profile, *further), kernels, inspection)
     package = folder / PACKAGE
     seconds = time.monotonic() - began
-    return CrossBuilt(package, package.stat().st_size, seconds, tuple(kernels), inspection)
+    return CrossBuildResult(package, package.stat().st_size, seconds, tuple(kernels), inspection)
 
 
 def inductor_options(options: Mapping[str, object], *, ptx: bool) -> dict[str, object]:
@@ -157,27 +162,27 @@ def require_kernels_for(
     """
     compiled = {kernel.name for kernel in kernels}
     found = {kernel.capability for kernel in inspection.kernels}
-    wanted = {profile.capability for profile in profiles}
-    if inspection.names != compiled or found - wanted:
+    expected = {profile.capability for profile in profiles}
+    if inspection.names != compiled or found - expected:
         slugs = " and ".join(profile.slug for profile in profiles)
         others = ", ".join(f"sm_{capability}" for capability in sorted(found)) or "no GPU"
-        raise _not_what_was_compiled(
+        raise _unexpected_bytes_error(
             f"{len(compiled)} kernels for {slugs}", f"{len(inspection.names)} for {others}"
         )
-    there = {(one.name, one.capability) for one in inspection.kernels if one.kind == "cubin"}
-    for name, capability in product(sorted(compiled), sorted(wanted)):
-        if (name, capability) not in there:
-            had = ", ".join(f"sm_{one}" for one in sorted(wanted) if (name, one) in there)
-            raise _not_what_was_compiled(
-                f"machine code of {name} for sm_{capability}", f"that for {had}"
+    present = {(one.name, one.capability) for one in inspection.kernels if one.kind == "cubin"}
+    for name, capability in product(sorted(compiled), sorted(expected)):
+        if (name, capability) not in present:
+            actual = ", ".join(f"sm_{one}" for one in sorted(expected) if (name, one) in present)
+            raise _unexpected_bytes_error(
+                f"machine code of {name} for sm_{capability}", f"that for {actual}"
             )
     # A linker may leave out what it thinks isn't used; the package would then not load.
     missing = {"libcuda.so.1", "libtorch_cuda.so"} - set(inspection.needed) if kernels else set()
     if missing:
-        raise _not_what_was_compiled("a library that loads the driver", f"no {min(missing)}")
+        raise _unexpected_bytes_error("a library that loads the driver", f"no {min(missing)}")
 
 
-def _not_what_was_compiled(expected: str, got: str) -> BlessingRefused:
+def _unexpected_bytes_error(expected: str, got: str) -> BlessingRefused:
     return BlessingRefused(
         "the package's bytes are not what was compiled", expected=expected, got=got,
         remedy="Run again; if it stays, report it with the versions of torch and triton",
@@ -188,7 +193,7 @@ def _not_what_was_compiled(expected: str, got: str) -> BlessingRefused:
 class GpuPackage:
     """The package that was written, its kernels in words, and the versions of CUDA's tools.
 
-    `sources` tell what the kernels of one for a GPU that isn't here were compiled from.
+    `sources` say what the kernels of one for a GPU that isn't here were compiled from.
     """
 
     package: Path
@@ -209,20 +214,22 @@ def compile_for_gpu(
     beside this one. PTX is put beside the machine code where a newer GPU could take it, and this
     torch can.
     """
-    kept = {name: value for name, value in options.items() if name not in NEED_A_GPU}
+    usable = {name: value for name, value in options.items() if name not in NEED_A_GPU}
     ptx = target.sm < FIRST_SPECIFIC and can_add_ptx()
     built = compile_for(
-        program, target.profile, folder, further=target.profiles[1:], ptx=ptx, options=kept
+        program, target.profile, folder, further=target.profiles[1:], ptx=ptx, options=usable
     )
     toolchain = {"cuda": str(torch.version.cuda)}
     sources = tuple(kernel.source for kernel in built.kernels)
-    return GpuPackage(built.package, tuple(map(_told, built.kernels)), toolchain, sources)
+    return GpuPackage(
+        built.package, tuple(map(_describe_kernel, built.kernels)), toolchain, sources
+    )
 
 
-def _told(kernel: KernelChoice) -> str:
+def _describe_kernel(kernel: KernelChoice) -> str:
     return (
         f"{kernel.name}: {kernel.configuration} (of {kernel.candidates}), {kernel.registers} "
         f"registers, {kernel.shared_bytes} bytes of shared memory, "
         f"{kernel.resident_warps} warps resident"
-        + "".join(f"; {other}" for other in kernel.elsewhere)
+        + "".join(f"; {other}" for other in kernel.further)
     )

@@ -1,6 +1,6 @@
 """A GPU that isn't here: what it says of itself, as its driver, and what a cubin needs of it.
 
-A driver tells registers and local memory once it has loaded a kernel (`cuFuncGetAttribute`). The
+A driver reports registers and local memory once it has loaded a kernel (`cuFuncGetAttribute`). The
 same numbers stand in the cubin's `.nv.info` section, a list of attributes: one byte of format, one
 of kind, two of size or value, then the value. Seen with ptxas 12.9 and 13.4, whose `-v` says the
 same; the tests compare.

@@ -20,7 +20,7 @@ REMEDY = (
 
 
 def needs_fatbinary(target: CudaTarget) -> bool:
-    """Tell whether packages for the target hold more of a kernel than machine code for one GPU."""
+    """Return whether packages for the target hold more of a kernel than one GPU's machine code."""
     return bool(target.further) or target.sm < FIRST_SPECIFIC
 
 

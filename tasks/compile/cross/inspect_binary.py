@@ -43,7 +43,7 @@ class Section:
 
     @property
     def is_loaded(self) -> bool:
-        """Tell whether the section's bytes are in memory once the file is loaded."""
+        """Return whether the section's bytes are in memory once the file is loaded."""
         return bool(self.flags & _SHF_ALLOC) and bool(self.data)
 
 
@@ -98,7 +98,7 @@ def read_elf(data: bytes | memoryview) -> ElfFile:
     if width != _SECTION.size or end > len(data) or names_at >= count:
         raise ValueError("expected a whole ELF file, got one whose tables are cut off")
     raw = [_SECTION.unpack_from(data, table + index * width) for index in range(count)]
-    contents = [_contents(data, entry) for entry in raw]
+    contents = [_section_contents(data, entry) for entry in raw]
     sections = tuple(
         Section(_text_at(contents[names_at], entry[0]), entry[2], entry[4], content, entry[6])
         for entry, content in zip(raw, contents, strict=True)
@@ -107,7 +107,7 @@ def read_elf(data: bytes | memoryview) -> ElfFile:
     return ElfFile(machine, ident[8], flags, sections, max([end, *ends]))
 
 
-def _contents(data: bytes | memoryview, entry: tuple[int, ...]) -> bytes:
+def _section_contents(data: bytes | memoryview, entry: tuple[int, ...]) -> bytes:
     _, kind, _, _, offset, size, *_ = entry
     if kind == _SHT_NOBITS:
         return b""
@@ -134,7 +134,7 @@ class EmbeddedKernel:
     """A kernel that was found: machine code (`cubin`) or `ptx`, and the capability it is for.
 
     `specific` is the letter of an architecture-specific target (`a` of `sm_90a`), whose PTX no
-    other GPU can take. Only PTX has a `ptx_version`, and only its text tells the letter.
+    other GPU can take. Only PTX has a `ptx_version`, and only its text has the letter.
     """
 
     name: str
@@ -170,28 +170,28 @@ def inspect_binary(path: Path) -> Inspection:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             names = [n for n in archive.namelist() if n.endswith((".so", ".cubin", ".fatbin"))]
-            found = [inspect_bytes(archive.read(name)) for name in names]
-        kernels = tuple(kernel for part in found for kernel in part.kernels)
-        return Inspection(kernels, tuple(name for part in found for name in part.needed))
+            inspections = [inspect_bytes(archive.read(name)) for name in names]
+        kernels = tuple(kernel for part in inspections for kernel in part.kernels)
+        return Inspection(kernels, tuple(name for part in inspections for name in part.needed))
     return inspect_bytes(path.read_bytes())
 
 
 def inspect_bytes(data: bytes) -> Inspection:
     """Return what is in the bytes of one file; raise as `inspect_binary` does."""
     if data.startswith(_FATBIN_MAGIC):
-        return Inspection(tuple(_images(data)))
+        return Inspection(tuple(_parse_images(data)))
     if data.startswith(MAGIC):
         elf = read_elf(data)
         if elf.machine == EM_CUDA:
-            return Inspection((_cubin(data),))
+            return Inspection((_parse_cubin(data),))
         parts = [section.data for section in elf.sections if section.is_loaded]
-        return Inspection(tuple(k for part in parts for k in _embedded(part)), elf.needed)
+        return Inspection(tuple(k for part in parts for k in _find_embedded(part)), elf.needed)
     if _VERSION.search(data) and _TARGET.search(data):
-        return Inspection((_ptx(data),))
+        return Inspection((_parse_ptx(data),))
     raise ValueError("expected a package, an ELF file, a fat binary or PTX, got other bytes")
 
 
-def _embedded(section: bytes) -> Iterator[EmbeddedKernel]:
+def _find_embedded(section: bytes) -> Iterator[EmbeddedKernel]:
     """Give the kernels whose files begin anywhere in a section's bytes."""
     at = 0
     data = memoryview(section)
@@ -199,14 +199,14 @@ def _embedded(section: bytes) -> Iterator[EmbeddedKernel]:
     while match := pattern.search(data, at):
         part = data[match.start() :]
         if match.group() == _FATBIN_MAGIC:
-            yield from _images(part)
+            yield from _parse_images(part)
             at = match.start() + _fatbin_size(part)
             continue
         # Seven bytes can be there by chance, among the weights for one; a cubin's header can't.
         machine = struct.unpack_from("<H", part, 18)[0] if len(part) >= 64 else 0
         at = match.end()
         if machine == EM_CUDA:
-            yield _cubin(part)
+            yield _parse_cubin(part)
             at = match.start() + read_elf(part).size_bytes
 
 
@@ -217,7 +217,7 @@ def _fatbin_size(data: bytes | memoryview) -> int:
     return int(header + size)
 
 
-def _images(data: bytes | memoryview) -> Iterator[EmbeddedKernel]:
+def _parse_images(data: bytes | memoryview) -> Iterator[EmbeddedKernel]:
     end = _fatbin_size(data)
     at = _FATBIN.size
     while at < end:
@@ -226,17 +226,17 @@ def _images(data: bytes | memoryview) -> Iterator[EmbeddedKernel]:
             what = "compressed" if packed else f"of kind {kind}"
             raise ValueError(f"expected plain cubins and PTX in a fat binary, got one {what}")
         image = data[at + header : at + header + size]
-        yield _cubin(image) if _KINDS[kind] == "cubin" else _ptx(image)
+        yield _parse_cubin(image) if _KINDS[kind] == "cubin" else _parse_ptx(image)
         at += header + size
 
 
-def _cubin(data: bytes | memoryview) -> EmbeddedKernel:
+def _parse_cubin(data: bytes | memoryview) -> EmbeddedKernel:
     elf = read_elf(data)
     names = [s.name.removeprefix(".text.") for s in elf.sections if s.name.startswith(".text.")]
     return EmbeddedKernel(",".join(names), "cubin", elf.capability)
 
 
-def _ptx(data: bytes | memoryview) -> EmbeddedKernel:
+def _parse_ptx(data: bytes | memoryview) -> EmbeddedKernel:
     version, target, entry = (p.search(data) for p in (_VERSION, _TARGET, _ENTRY))
     if version is None or target is None or entry is None:
         raise ValueError("expected PTX with .version, .target and .entry, got a part of them")

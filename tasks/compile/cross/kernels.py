@@ -12,7 +12,7 @@ assembler made of it is read off the binary. The rule is then deterministic:
 Resident warps are how many warps a multiprocessor can hold at once, by the kernel's registers,
 shared memory and threads (CUDA C++ Best Practices Guide, "Occupancy"). Half is enough: beyond it,
 more warps rarely hide more latency (Volkov, Better Performance at Lower Occupancy, 2010), while
-Inductor's order knows about coalescing, which the binary doesn't tell.
+Inductor's order knows about coalescing, which the binary doesn't show.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.machine.gpu import KIB, GpuProfile
-from handoff.tasks.compile.cross.assembling import Assembler, Elsewhere
+from handoff.tasks.compile.cross.assembling import Assembler, FurtherResources
 from handoff.tasks.compile.messages import KernelSource
 from handoff.tasks.compile.reading.python_source import read_python
 
@@ -44,15 +44,15 @@ def kernel_digest(source: str, meta: Mapping[str, object]) -> Digest:
     where there is no function.
     """
     text = textwrap.dedent(source)
-    found = _DEFINITION.search(text)
-    if found is None:
+    definition = _DEFINITION.search(text)
+    if definition is None:
         raise ValueError("expected a kernel's function, got none")
-    code = ast.unparse(ast.parse(text[found.start() :]))
-    said = {
+    code = ast.unparse(ast.parse(text[definition.start() :]))
+    metadata = {
         part: {str(name): str(value) for name, value in _table(meta, part).items()}
         for part in ("signature", "constants")
     }
-    return digest_bytes(f"{code}\n{json.dumps(said, sort_keys=True)}\n".encode())
+    return digest_bytes(f"{code}\n{json.dumps(metadata, sort_keys=True)}\n".encode())
 
 
 def _table(meta: Mapping[str, object], part: str) -> Mapping[object, object]:
@@ -73,7 +73,7 @@ _RESERVED_SHARED = 1 * KIB
 class KernelChoice:
     """Which configuration of a kernel was kept, of how many, and what it takes of the GPU.
 
-    `source` is what it was compiled from, and `elsewhere` what it takes of further GPUs.
+    `source` is what it was compiled from, and `further` what it takes of further GPUs.
     """
 
     name: str
@@ -85,7 +85,7 @@ class KernelChoice:
     warps: int
     resident_warps: int
     source: KernelSource
-    elsewhere: tuple[Elsewhere, ...] = ()
+    further: tuple[FurtherResources, ...] = ()
 
 
 def keep_one_configuration(
@@ -110,14 +110,14 @@ def keep_one_configuration(
     for tuner in tuners:
         if not tuner.launchers:
             tuner.precompile()
-        choice, launcher = _keep_one(tuner, profile)
-        elsewhere = assembler.take(choice.name, launcher.bin, choice.warps)
+        choice, launcher = _choose_configuration(tuner, profile)
+        further = assembler.assemble_further(choice.name, launcher.bin, choice.warps)
         # The stream is recorded with a kernel and never read again: the wrapper has its own.
         tuner.save_gpu_kernel("stream", launcher)
-        chosen.append(replace(choice, elsewhere=elsewhere))
+        chosen.append(replace(choice, further=further))
 
 
-def _keep_one(tuner: Any, profile: GpuProfile) -> tuple[KernelChoice, Any]:  # noqa: ANN401
+def _choose_configuration(tuner: Any, profile: GpuProfile) -> tuple[KernelChoice, Any]:  # noqa: ANN401
     # What the machine code calls it; Inductor numbers the kernels that an operator brings.
     name = tuner.fn.__name__
     if not tuner.launchers:
@@ -128,24 +128,19 @@ def _keep_one(tuner: Any, profile: GpuProfile) -> tuple[KernelChoice, Any]:  # n
         )  # fmt: skip
     candidates = [_candidate(launcher) for launcher in tuner.launchers]
     index = choose(candidates, profile)
-    kept, launcher = candidates[index], tuner.launchers[index]
+    chosen, launcher = candidates[index], tuner.launchers[index]
+    blocks = {str(key): int(value) for key, value in launcher.config.kwargs.items()}
     return KernelChoice(
         name=name,
         configuration=", ".join(f"{key}={value}" for key, value in launcher.config.kwargs.items()),
         candidates=len(candidates),
-        registers=kept.registers,
-        spills=kept.spills,
-        shared_bytes=kept.shared_bytes,
-        warps=kept.warps,
-        resident_warps=resident_warps(kept, profile),
-        source=_source(tuner, launcher),
+        registers=chosen.registers,
+        spills=chosen.spills,
+        shared_bytes=chosen.shared_bytes,
+        warps=chosen.warps,
+        resident_warps=resident_warps(chosen, profile),
+        source=KernelSource(name, kernel_digest(tuner.fn.src, tuner.triton_meta), blocks),
     ), launcher
-
-
-def _source(tuner: Any, launcher: Any) -> KernelSource:  # noqa: ANN401 - Inductor's
-    blocks = {str(key): int(value) for key, value in launcher.config.kwargs.items()}
-    digest = kernel_digest(tuner.fn.src, tuner.triton_meta)
-    return KernelSource(tuner.fn.__name__, digest, blocks)
 
 
 def _candidate(launcher: Any) -> Candidate:  # noqa: ANN401 - Inductor's launcher, a function
@@ -185,7 +180,7 @@ def choose(candidates: Sequence[Candidate], profile: GpuProfile) -> int:
     """Return the index of the configuration to keep, by the rule above; there has to be one."""
     fewest = min(candidate.spills for candidate in candidates)
     limit = max(SPILL_LIMIT, fewest)
-    left = [index for index, candidate in enumerate(candidates) if candidate.spills <= limit]
-    warps = {index: resident_warps(candidates[index], profile) for index in left}
+    eligible = [index for index, candidate in enumerate(candidates) if candidate.spills <= limit]
+    warps = {index: resident_warps(candidates[index], profile) for index in eligible}
     best = max(warps.values())
-    return next(index for index in left if 2 * warps[index] >= best)
+    return next(index for index in eligible if 2 * warps[index] >= best)

@@ -3,7 +3,7 @@
 What Inductor and Triton ask of a device falls in four groups, each a list below. The patches fit
 the torch that `toolkit.KNOWN_TORCH` names; each patched name has to be there, or entering fails,
 and the tests compile with it. `torch.cuda.is_available()` says yes, since Inductor decides by it
-what a GPU can do (whether it adds bfloat16 atomically, for one); FakeTensorMode alone is told that
+what a GPU can do (whether it adds bfloat16 atomically, for one); FakeTensorMode alone learns that
 no device may be touched, and then installs guards that do nothing.
 """
 
@@ -33,12 +33,12 @@ from handoff.tasks.compile.cross.toolkit import (
     find_toolkit,
     require_known_torch,
 )
-from handoff.tasks.compile.patching import environment, moved, replaced
+from handoff.tasks.compile.patching import environment, missing_internal, replaced
 
 # The functions that remember an answer about a device (`functools.cache`), beside those that
 # Inductor's own `clear_caches` makes forget. Not all that remember: some are how torch sees to it
 # that a table of patterns is filled only once.
-_REMEMBERING: dict[str, tuple[str, ...]] = {
+_CACHED_FUNCTIONS: dict[str, tuple[str, ...]] = {
     "torch._inductor.codecache": ("CacheBase.get_system",),
     "torch._inductor.runtime.hints": ("DeviceProperties.create",),
     "torch._inductor.utils": (
@@ -92,7 +92,7 @@ def forget_devices() -> None:
     """
     import_module("torch._inductor.utils").clear_caches()
     absent = _NOT_IN_2_11 if torch.__version__.startswith("2.11.") else frozenset()
-    for module, names in _REMEMBERING.items():
+    for module, names in _CACHED_FUNCTIONS.items():
         for name in names:
             if name in absent:
                 continue
@@ -100,7 +100,7 @@ def forget_devices() -> None:
                 function = attrgetter(name)(import_module(module))
                 function.cache_clear()
             except AttributeError as error:
-                raise moved(f"{module}.{name}, which remembers") from error
+                raise missing_internal(f"{module}.{name}, which remembers") from error
 
 
 # What Triton reads from the environment. Inductor sets the first in passing, to a folder of its
@@ -164,7 +164,7 @@ def _device_patches(profile: GpuProfile) -> list[Patch]:
         "is_available": lambda: True,
         "is_bf16_supported": lambda *_a, **_k: profile.capability >= 80,
     }
-    elsewhere: dict[str, Callable[..., object]] = {
+    on_module: dict[str, Callable[..., object]] = {
         "get_device_capability": lambda _device=None: capability,
         "get_device_name": lambda _device=None: profile.name,
         "mem_get_info": lambda _device=None: (profile.total_memory, profile.total_memory),
@@ -179,14 +179,14 @@ def _device_patches(profile: GpuProfile) -> list[Patch]:
         "maybe_exchange_device": lambda _index: 0,
     }
     devices = import_module("torch._dynamo.device_interface")
-    known = {**devices.caching_worker_device_properties, "cuda": [properties]}
+    worker_properties = {**devices.caching_worker_device_properties, "cuda": [properties]}
     return [
-        *[Patch(torch.cuda, name, value) for name, value in {**answers, **elsewhere}.items()],
+        *[Patch(torch.cuda, name, value) for name, value in {**answers, **on_module}.items()],
         *[
             Patch(devices.CudaInterface, name, staticmethod(value))
             for name, value in {**answers, **on_interface}.items()
         ],
-        Patch(devices, "caching_worker_device_properties", known),
+        Patch(devices, "caching_worker_device_properties", worker_properties),
         Patch(FakeTensorMode, "avoid_device_init", property(lambda _mode: True)),
         # It makes a tensor on the device; torch 2.11 calls it for every fake one.
         Patch(import_module(FakeTensorMode.__module__), "init_gpu_context", lambda _device: None),
@@ -225,15 +225,15 @@ def _inductor_patches(
         # A weight has no value here. Anything else that is folded starts from numbers in the graph.
         if node.op == "get_attr":
             return self.unknown_value
-        with _ConstructedOnCpu():
+        with _CpuConstructionMode():
             return deduce(self, node)
 
     def find_value(self: Any, name: str) -> torch.Tensor:  # noqa: ANN401 - Inductor's
         tensor = self.constants.get(name)
-        found = weights.find(tensor) if weights and tensor is not None else None
-        if found is None and isinstance(tensor, FakeTensor):
-            raise _without_values(name)
-        return found if found is not None else original(self, name)
+        weight = weights.find(tensor) if weights and tensor is not None else None
+        if weight is None and isinstance(tensor, FakeTensor):
+            raise _missing_values_error(name)
+        return weight if weight is not None else original(self, name)
 
     return [
         Patch(wrapper.PythonWrapperCodegen, "generate_and_run_autotune_block", keep_one),
@@ -252,9 +252,9 @@ def _build_patches(tools: Toolkit, assembler: Assembler) -> list[Patch]:
     folders = extension.library_paths
 
     def headers(*_args: object, **_kwargs: object) -> list[str]:
-        own = Path(torch.__file__).parent / "include"
-        api = own / "torch" / "csrc" / "api" / "include"
-        return [str(path) for path in (own, api, *tools.headers)]
+        include = Path(torch.__file__).parent / "include"
+        api = include / "torch" / "csrc" / "api" / "include"
+        return [str(path) for path in (include, api, *tools.headers)]
 
     def library_paths(_device: str = "cpu", *args: object, **kwargs: object) -> list[str]:
         # Asked for the CPU, since for CUDA it wants a toolkit's folder, of which nothing is linked.
@@ -283,7 +283,7 @@ def _build_patches(tools: Toolkit, assembler: Assembler) -> list[Patch]:
     return patches
 
 
-class _ConstructedOnCpu(torch.utils._python_dispatch.TorchDispatchMode):
+class _CpuConstructionMode(torch.utils._python_dispatch.TorchDispatchMode):
     """Makes on the CPU what an operator would make on the GPU."""
 
     def __init__(self) -> None:
@@ -296,15 +296,15 @@ class _ConstructedOnCpu(torch.utils._python_dispatch.TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> object:
-        def moved(device: torch.device) -> torch.device:
+        def to_cpu(device: torch.device) -> torch.device:
             return torch.device("cpu") if device.type == "cuda" else device
 
-        args, kwargs = torch.utils._pytree.tree_map_only(torch.device, moved, (args, kwargs or {}))
+        args, kwargs = torch.utils._pytree.tree_map_only(torch.device, to_cpu, (args, kwargs or {}))
         return func(*args, **kwargs)
 
 
 def _is_same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Tell whether two constants are one. Inductor compares addresses, which fakes don't have.
+    """Return whether two constants are one. Inductor compares addresses, which fakes don't have.
 
     Asked for one, torch raises, or gives 0 for all where its settings let it: weights of one shape
     would then be taken for one weight.
@@ -317,7 +317,7 @@ def _is_same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
     )
 
 
-def _without_values(name: str) -> BlessingRefused:
+def _missing_values_error(name: str) -> BlessingRefused:
     return BlessingRefused(
         f"the compiler made {name} from weights, which have no values where there is no GPU",
         expected="weights that are packaged as they are", got="one that was computed",

@@ -29,7 +29,7 @@ from handoff.tasks.compile.reading.source_words import weights_named
 
 # What differs between writing C++ and writing Python, and would change a kernel or the calls. The
 # first is left out where C++ is written; the last adds nothing but measuring.
-_AS_FOR_CPP = {
+_OPTIONS_AS_FOR_CPP = {
     "triton.mix_order_reduction": False,
     "triton.store_cubin": False,
     "triton.autotune_at_compile_time": False,
@@ -56,10 +56,10 @@ class PythonProgram:
 
 
 # Where the package would go, if the compilation came to its end.
-_NOWHERE = "model.pt2"
+_UNUSED_PATH = "model.pt2"
 
 
-class _WrittenError(Exception):
+class _ProgramWrittenError(Exception):
     """Ends a compilation when the program is there."""
 
 
@@ -71,36 +71,36 @@ def write_python_program(
     `options` are the recipe's; `program` is left as it is. Raises `EnvironmentLacking` for a torch
     that isn't known, and `BlessingRefused` where Inductor writes none.
     """
-    kept = {name: value for name, value in options.items() if name not in NEED_A_GPU}
+    usable = {name: value for name, value in options.items() if name not in NEED_A_GPU}
     retargeted = retarget(program)
     weights = Weights(program, retargeted)
     written: list[PythonProgram] = []
     with (
         torch.no_grad(), pretend_gpu(profile, weights=weights), weights_named(),
-        _caught(written, weights),
+        _capture_program(written, weights),
     ):  # fmt: skip
         try:
             torch._inductor.aoti_compile_and_package(
-                retargeted, package_path=_NOWHERE,
-                inductor_configs=inductor_options(kept, ptx=False),
+                retargeted, package_path=_UNUSED_PATH,
+                inductor_configs=inductor_options(usable, ptx=False),
             )  # fmt: skip
         except HandoffError:
             raise
         except Exception as error:
             if not written:
-                raise refusal_within(error) or _not_written(error) from error
+                raise refusal_within(error) or _not_written_error(error) from error
     if not written:
-        raise _not_written(RuntimeError("it ended without one"))
+        raise _not_written_error(RuntimeError("it ended without one"))
     return written[0]
 
 
 @contextmanager
-def _caught(written: list[PythonProgram], weights: Weights) -> Iterator[None]:
+def _capture_program(written: list[PythonProgram], weights: Weights) -> Iterator[None]:
     """Have the graph written in Python where it would be in C++, and end the compilation there."""
 
     def write(lowered: Any) -> NoReturn:  # noqa: ANN401 - Inductor's GraphLowering
         lowered.cpp_wrapper = lowered.aot_mode = False
-        with torch._inductor.config.patch(_AS_FOR_CPP):
+        with torch._inductor.config.patch(_OPTIONS_AS_FOR_CPP):
             code, _ = lowered.codegen()
         constants = {name: weights.value(tensor) for name, tensor in lowered.constants.items()}
         nodes = {
@@ -109,23 +109,23 @@ def _caught(written: list[PythonProgram], weights: Weights) -> Iterator[None]:
             if (origin := buffer.get_origin_node()) is not None
         }
         graph = lowered.orig_gm
-        held = {
+        targets = {
             str(node.target): attrgetter(str(node.target))(graph)
             for node in graph.graph.find_nodes(op="get_attr")
         }
         attributes = {
             name: weights.value(value)
-            for name, value in held.items()
+            for name, value in targets.items()
             if isinstance(value, torch.Tensor)
         }
         written.append(PythonProgram(code.value, constants, graph, attributes, nodes))
-        raise _WrittenError
+        raise _ProgramWrittenError
 
     with replaced(GraphLowering, "codegen_with_cpp_wrapper", write):
         yield
 
 
-def _not_written(error: Exception) -> BlessingRefused:
+def _not_written_error(error: Exception) -> BlessingRefused:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return BlessingRefused(
         "Inductor wrote no Python program of the model", expected="the calls around its kernels",

@@ -37,10 +37,10 @@ def retarget(program: ExportedProgram) -> ExportedProgram:
 
     Raises `BlessingRefused` for a program with an operator that no GPU has.
     """
-    graph_module = _copy(program.graph_module)
+    graph_module = _copy_module(program.graph_module)
     values = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
-    known = detect_fake_mode(values)
-    mode = known if isinstance(known, FakeTensorMode) else FakeTensorMode()
+    detected = detect_fake_mode(values)
+    mode = detected if isinstance(detected, FakeTensorMode) else FakeTensorMode()
     _refuse_cpu_operators(graph_module)
     for module in graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
@@ -60,7 +60,7 @@ def retarget(program: ExportedProgram) -> ExportedProgram:
         state_dict=state,
         range_constraints=copy.deepcopy(program.range_constraints),
         module_call_graph=copy.deepcopy(program.module_call_graph),
-        example_inputs=_fakes(program.example_inputs, mode),  # type: ignore[arg-type]
+        example_inputs=_fake_tree(program.example_inputs, mode),  # type: ignore[arg-type]
         constants=constants,
         verifiers=program.verifiers,
     )
@@ -92,8 +92,8 @@ class Weights:
 
         None where the tensor isn't one of the program's weights, as it is there.
         """
-        found = self._carriers.get(storage_address(tensor))
-        return found if found is not None and _geometry(found) == _geometry(tensor) else None
+        carrier = self._carriers.get(storage_address(tensor))
+        return carrier if carrier is not None and _geometry(carrier) == _geometry(tensor) else None
 
     def value(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the values that stand for a constant of the compiler's, on the CPU.
@@ -101,10 +101,10 @@ class Weights:
         Those of the program's weight where `tensor` is one, else its own. Raises `TypeError` for a
         fake one that is none.
         """
-        found = self.find(tensor)
-        if found is not None:
-            return torch.empty(0, dtype=found.dtype).set_(
-                found.untyped_storage(), 0, found.size(), found.stride()
+        carrier = self.find(tensor)
+        if carrier is not None:
+            return torch.empty(0, dtype=carrier.dtype).set_(
+                carrier.untyped_storage(), 0, carrier.size(), carrier.stride()
             )
         if isinstance(tensor, FakeTensor):
             raise TypeError("expected a weight of the program, got a tensor without values")
@@ -114,18 +114,18 @@ class Weights:
         carrier = fake.detach()
         # Inductor asks for a constant's bytes by this method alone, and of this tensor for nothing
         # else but its geometry.
-        storage = _stored(real.detach())
+        storage = _minimal_storage(real.detach())
         carrier.untyped_storage = lambda: storage  # type: ignore[method-assign]
         self._carriers[storage_address(fake)] = carrier
         self._fakes.append(fake)
 
 
 def storage_address(tensor: torch.Tensor) -> int:
-    """Return what tells one storage from another, also where both are fake, at address 0."""
+    """Return what identifies a storage, also where several are fake, at address 0."""
     return int(torch.Tensor.untyped_storage(tensor)._cdata)
 
 
-def _stored(tensor: torch.Tensor) -> torch.UntypedStorage:
+def _minimal_storage(tensor: torch.Tensor) -> torch.UntypedStorage:
     """Return a storage that holds what the tensor reaches and no more, from its first element on.
 
     The tensor's own where that is so; else, as for a view of a larger tensor, a copy.
@@ -142,7 +142,7 @@ def _geometry(tensor: torch.Tensor) -> tuple[object, ...]:
     return tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype
 
 
-def _copy(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def _copy_module(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     copied = copy.deepcopy(graph_module)
     for before, after in zip(graph_module.graph.nodes, copied.graph.nodes, strict=True):
         # A copied graph gives another name to a node that is called like a builtin (`input`), and
@@ -173,21 +173,21 @@ def _runs_on_gpu(operator: OpOverload) -> bool:
 
 
 def _retarget_node(node: Node, mode: FakeTensorMode) -> None:
-    def moved(argument: Argument) -> Argument:
+    def to_device(argument: Argument) -> Argument:
         return DEVICE if isinstance(argument, torch.device) else argument
 
-    node.args = map_aggregate(node.args, moved)
-    node.kwargs = map_aggregate(node.kwargs, moved)
+    node.args = map_aggregate(node.args, to_device)
+    node.kwargs = map_aggregate(node.kwargs, to_device)
     if "val" in node.meta:
-        node.meta["val"] = _fakes(node.meta["val"], mode)
+        node.meta["val"] = _fake_tree(node.meta["val"], mode)
 
 
-def _fakes(tree: object, mode: FakeTensorMode) -> object:
+def _fake_tree(tree: object, mode: FakeTensorMode) -> object:
     """Return `tree` with fake CUDA tensors of the same geometry for its tensors."""
-    return pytree.tree_map_only(torch.Tensor, lambda tensor: _fake(tensor, mode), tree)
+    return pytree.tree_map_only(torch.Tensor, lambda tensor: _fake_tensor(tensor, mode), tree)
 
 
-def _fake(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
+def _fake_tensor(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
     size, stride = tensor.size(), tensor.stride()
     with mode:
         return torch.empty_strided(size, stride, dtype=tensor.dtype, device=DEVICE)
@@ -201,7 +201,7 @@ def _fake_weight(
         tensor.dtype, isinstance(tensor, torch.nn.Parameter),
     )  # fmt: skip
     if key not in memo:
-        fake = _fake(tensor.detach(), mode)
+        fake = _fake_tensor(tensor.detach(), mode)
         is_parameter = isinstance(tensor, torch.nn.Parameter)
         memo[key] = torch.nn.Parameter(fake, requires_grad=False) if is_parameter else fake
     return memo[key]

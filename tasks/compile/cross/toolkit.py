@@ -70,23 +70,23 @@ def why_not_here() -> str | None:
     if base not in KNOWN_TORCH:
         return f"torch {torch.__version__}"
     if find_spec("triton") is None or version("triton") != KNOWN_TORCH[base]:
-        found = "no triton" if find_spec("triton") is None else f"triton {version('triton')}"
-        return f"torch {base} with {found}"
+        installed = "no triton" if find_spec("triton") is None else f"triton {version('triton')}"
+        return f"torch {base} with {installed}"
     return None
 
 
 def can_add_ptx() -> bool:
-    """Tell whether this torch makes fat binaries without a CUDA toolkit; 2.11 wants nvcc."""
+    """Return whether this torch makes fat binaries without a CUDA toolkit; 2.11 wants nvcc."""
     return not torch.__version__.startswith("2.11.")
 
 
 def require_known_torch() -> None:
     """Raise `EnvironmentLacking` unless this torch's internals are known."""
     if reason := why_not_here():
-        known = ", ".join(f"torch {t} with triton {k}" for t, k in KNOWN_TORCH.items())
+        supported = ", ".join(f"torch {t} with triton {k}" for t, k in KNOWN_TORCH.items())
         raise EnvironmentLacking(
             "compiling for a GPU where there is none leans on torch's internals",
-            expected=f"a CUDA build of a version that they are known of ({known})",
+            expected=f"a CUDA build of a version that they are known of ({supported})",
             got=reason,
             remedy="Install that version, or compile on a machine with the GPU",
         )
@@ -113,15 +113,15 @@ def find_toolkit(profile: GpuProfile, *, ptx: bool = False) -> Toolkit:
 
 
 @contextmanager
-def driver_linked(compiler: str) -> Iterator[None]:
+def link_driver_stub(compiler: str) -> Iterator[None]:
     """Let the body link what stands for the driver's library, where no toolkit's is found first.
 
     It lies beside Inductor's own files. The environment says where, because Inductor hashes its own
     flags into the names of what it makes, which nothing of the place may reach.
     """
     stub = write_driver_stub(compiler, Path(cache_dir()) / "handoff-driver")
-    places = os.pathsep.join(filter(None, [os.environ.get("LIBRARY_PATH"), str(stub.parent)]))
-    with environment({"LIBRARY_PATH": places}):
+    library_path = os.pathsep.join(filter(None, [os.environ.get("LIBRARY_PATH"), str(stub.parent)]))
+    with environment({"LIBRARY_PATH": library_path}):
         yield
 
 
@@ -135,18 +135,19 @@ def write_driver_stub(compiler: str, folder: Path) -> Path:
     library = folder / "libcuda.so"
     folder.mkdir(parents=True, exist_ok=True)
     # Made apart and put there at once, since another process may link to it meanwhile.
-    with tempfile.TemporaryDirectory(dir=folder) as apart:
-        source, made = Path(apart) / "libcuda.c", Path(apart) / "libcuda.so"
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        source, built = Path(scratch) / "libcuda.c", Path(scratch) / "libcuda.so"
         source.write_text("".join(f"void {name}(void) {{}}\n" for name in _DRIVER_FUNCTIONS))
         command = [compiler, "-x", "c", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]
-        command += ["-o", str(made), str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        if not done.returncode:
-            made.replace(library)
-    if done.returncode:
+        command += ["-o", str(built), str(source)]
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        if not completed.returncode:
+            built.replace(library)
+    if completed.returncode:
         raise EnvironmentLacking(
             f"{compiler} makes no shared library", expected="one that stands for the driver's",
-            got=done.stderr.strip()[-200:], remedy="Install a whole g++ and run the command again",
+            got=completed.stderr.strip()[-200:],
+            remedy="Install a whole g++ and run the command again",
         )  # fmt: skip
     return library
 
@@ -158,9 +159,9 @@ def _find_headers() -> tuple[Path, ...]:
     brings; Triton carries a whole set, of a minor version of its own.
     """
     major = str(torch.version.cuda).partition(".")[0]
-    wheels = _package_folder("nvidia")
+    wheels = _package_folders("nvidia")
     candidates = [folder / f"cu{major}" / "include" for folder in wheels]
-    candidates += [f / "backends" / "nvidia" / "include" for f in _package_folder("triton")]
+    candidates += [f / "backends" / "nvidia" / "include" for f in _package_folders("triton")]
     folders = tuple(f for f in candidates if f.is_dir() and _cuda_major(f) in (None, major))
     missing = [name for name in _HEADERS if not any((f / name).is_file() for f in folders)]
     if missing:
@@ -175,8 +176,8 @@ def _find_headers() -> tuple[Path, ...]:
 
 def _cuda_major(folder: Path) -> str | None:
     header = folder / "cuda.h"
-    found = _CUDA_VERSION.search(header.read_text(errors="replace")) if header.is_file() else None
-    return str(int(found.group(1)) // 1000) if found else None
+    match = _CUDA_VERSION.search(header.read_text(errors="replace")) if header.is_file() else None
+    return str(int(match.group(1)) // 1000) if match else None
 
 
 def find_ptxas(profile: GpuProfile) -> Path:
@@ -194,6 +195,6 @@ def find_ptxas(profile: GpuProfile) -> Path:
     return Path(tool.path)
 
 
-def _package_folder(name: str) -> list[Path]:
+def _package_folders(name: str) -> list[Path]:
     spec = find_spec(name)
     return [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []

@@ -32,7 +32,7 @@ SHIPPED_OPTIONS: dict[str, object] = {
     # As many threads as the serving machine has. Without it, torch 2.15's reductions have room for
     # as many as the building machine has cores and run with as many as there are: on a larger
     # machine they write beyond that (`KernelGroup.parallel` and `CppKernel` in Inductor's
-    # codegen/cpp.py; tests/tasks/probe/test_packages.py tells when it is fixed).
+    # codegen/cpp.py; tests/tasks/probe/test_packages.py shows when it is fixed).
     "cpp.dynamic_threads": True,
 }
 if hasattr(torch._inductor.config.aot_inductor, "enable_line_tables"):
@@ -78,7 +78,7 @@ def require_level(target: Target, used: tuple[str, ...]) -> None:
 
 
 def has_march_option() -> bool:
-    """Tell whether this torch lets the compiler's level be chosen (2.13 does, 2.11 does not)."""
+    """Return whether this torch lets the compiler's level be chosen (2.13 does, 2.11 does not)."""
     return hasattr(torch._inductor.config.cpp, "march")
 
 

@@ -18,19 +18,19 @@ from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.recipe.target import CudaTarget
 from handoff.tasks.compile.cross.build import GpuPackage
 from handoff.tasks.compile.cross.inspect_binary import inspect_binary
-from handoff.tasks.compile.cross.toolkit import driver_linked
+from handoff.tasks.compile.cross.toolkit import link_driver_stub
 from handoff.tasks.compile.machine.here import (
     SHIPPED_OPTIONS,
     has_march_option,
     require_compiler,
 )
 
-# With its number: an assertion of a tensor's device tells `cuda` from `cuda:0`.
+# With its number: an assertion of a tensor's device distinguishes `cuda` and `cuda:0`.
 DEVICE = "cuda:0"
 
 
 def can_compile(target: CudaTarget) -> bool:
-    """Tell whether the first GPU here is of that very capability, and torch can use it.
+    """Return whether the first GPU here is of that very capability, and torch can use it.
 
     What is for several is timed on none: the others would get a configuration of that one.
     """
@@ -48,11 +48,11 @@ def compile_natively(
     Kernels and weights are embedded, the host's code is for x86-64-v3. Raises `BlessingRefused`
     where the kernels in the written bytes are for another GPU.
     """
-    moved = move_to_device_pass(program, DEVICE)
+    retargeted = move_to_device_pass(program, DEVICE)
     march = {"cpp.march": target.march} if has_march_option() else {}
-    with torch.no_grad(), driver_linked(require_compiler()):
+    with torch.no_grad(), link_driver_stub(require_compiler()):
         torch._inductor.aoti_compile_and_package(
-            moved,
+            retargeted,
             package_path=str(package),
             inductor_configs={
                 **SHIPPED_OPTIONS,
@@ -76,5 +76,5 @@ def compile_natively(
             remedy="Report it with the versions of torch and triton",
         )
     name = torch.cuda.get_device_name()
-    told = tuple(f"{kernel}: timed on {name}" for kernel in sorted(inspection.names))
-    return GpuPackage(package, told, {"cuda": str(torch.version.cuda), "gpu": name})
+    descriptions = tuple(f"{kernel}: timed on {name}" for kernel in sorted(inspection.names))
+    return GpuPackage(package, descriptions, {"cuda": str(torch.version.cuda), "gpu": name})

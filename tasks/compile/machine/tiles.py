@@ -15,23 +15,23 @@ from typing import Any
 from torch._inductor.codecache import AotCodeCompiler
 
 from handoff.artifacts.recipe.target import Target
-from handoff.tasks.compile.patching import moved, replaced
+from handoff.tasks.compile.patching import missing_internal, replaced
 
-_DECLARING = 'extern "C" long syscall(long number, ...) noexcept;\n'
+_DECLARATION = 'extern "C" long syscall(long number, ...) noexcept;\n'
 # By number, since of the kernel's headers none is read: SYS_arch_prctl of x86-64,
 # ARCH_REQ_XCOMP_PERM of Linux's asm/prctl.h, and the tiles' place in XCR0.
-_ASKING = """\
+_REQUEST = """\
     if (syscall(158, 0x1023, 18) != 0) {
         throw std::runtime_error("the kernel doesn't let this process use AMX's tiles");
     }
 """
 # What is written into a package's source.
-TEXTS = (_DECLARING, _ASKING)
+TEXTS = (_DECLARATION, _REQUEST)
 _CONSTRUCTOR = re.compile(r"^AOTInductorModel::AOTInductorModel\([^{;]*\) \{\n", re.MULTILINE)
 
 
 @contextmanager
-def tiles_asked_for(target: Target) -> Iterator[None]:
+def request_amx_tiles(target: Target) -> Iterator[None]:
     """Let a package that is compiled in the body ask for tiles first, where `target` has them.
 
     Where Linux refuses, it isn't opened. Raises `EnvironmentLacking` where torch has moved what
@@ -42,11 +42,13 @@ def tiles_asked_for(target: Target) -> Iterator[None]:
         return
     original = AotCodeCompiler.compile
 
-    def compile_asking(graph: Any, code: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        asking, found = _CONSTRUCTOR.subn(lambda start: _DECLARING + start[0] + _ASKING, code)
-        if found != 1:
-            raise moved("the constructor of a package's AOTInductorModel")
-        return original(graph, asking, *args, **kwargs)
+    def compile_requesting(graph: Any, code: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        requesting, replacements = _CONSTRUCTOR.subn(
+            lambda start: _DECLARATION + start[0] + _REQUEST, code
+        )
+        if replacements != 1:
+            raise missing_internal("the constructor of a package's AOTInductorModel")
+        return original(graph, requesting, *args, **kwargs)
 
-    with replaced(AotCodeCompiler, "compile", staticmethod(compile_asking)):
+    with replaced(AotCodeCompiler, "compile", staticmethod(compile_requesting)):
         yield

@@ -49,10 +49,10 @@ def vector_isa(isa: Isa, shared: Path | None = None) -> VecISA:
         # What they have beyond that is oneDNN's to use.
         "avx2-vnni": VecAVX2, "avx512-vnni": _PlainAVX512,
     }[isa]()  # fmt: skip
-    known = shared is not None and level_marker(shared, isa).exists()
+    is_verified = shared is not None and level_marker(shared, isa).exists()
     with (
-        environment({"TORCHINDUCTOR_CACHE_DIR": str(_test_programs())}),
-        config.patch({"cpp.vec_isa_ok": True} if known else {}),
+        environment({"TORCHINDUCTOR_CACHE_DIR": str(_test_program_folder())}),
+        config.patch({"cpp.vec_isa_ok": True} if is_verified else {}),
     ):
         usable = bool(chosen)
     if isa == "avx512-bf16":
@@ -67,14 +67,14 @@ def vector_isa(isa: Isa, shared: Path | None = None) -> VecISA:
     return chosen
 
 
-def _test_programs() -> Path:
+def _test_program_folder() -> Path:
     """Return where this processor's test programs are; a build's own cache is gone with it."""
     flags = " ".join(sorted(host_cpu_flags()))
     return Path(tempfile.gettempdir(), f"torchinductor_isa_{digest_bytes(flags.encode()).short}")
 
 
 @contextmanager
-def vectorised_for(target: CpuTarget, shared: Path | None = None) -> Iterator[None]:
+def restrict_vector_isa(target: CpuTarget, shared: Path | None = None) -> Iterator[None]:
     """Let Inductor know of no other level than the target's in the body; `vector_isa` says how."""
     only = [vector_isa(target.isa, shared)]
     with (

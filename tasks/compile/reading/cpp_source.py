@@ -1,6 +1,6 @@
 """What a package does that no number shows, by the C++ that it is made of.
 
-Where several threads add to places that only the data tells (`index_add`, `index_put` that
+Where several threads add to places that only the data decides (`index_add`, `index_put` that
 accumulates, a fold), Inductor's code for the CPU adds atomically: no term is lost, and each sum is
 right, but floating-point sums round otherwise from call to call. ATen's `index_put` does so, too.
 Everything else that a CPU's package calls gives the same bits each time.
@@ -19,12 +19,12 @@ from handoff.artifacts.recipe.target import CpuTarget, Target
 from handoff.tasks.compile.reading.instructions import find_instruction_sets
 from handoff.tasks.optimize.kernels import INT8_LAYERS
 
-# Whole numbers are the same in any order. What `transpose_mxn` is told last is whether it adds.
-_WHOLE = r"(?:u?int\d*_t|bool|signed char|unsigned char|short|int|long)\b"
+# Whole numbers are the same in any order. The last argument of `transpose_mxn` is whether it adds.
+_INTEGER_TYPE = r"(?:u?int\d*_t|bool|signed char|unsigned char|short|int|long)\b"
 _ATOMIC = re.compile(
-    rf"\batomic_add_vec<(?!{_WHOLE})"
-    rf"|\batomic_add\(.*static_cast<(?!{_WHOLE})"
-    rf"|\btranspose_mxn<(?!{_WHOLE})[^>]*\btrue>"
+    rf"\batomic_add_vec<(?!{_INTEGER_TYPE})"
+    rf"|\batomic_add\(.*static_cast<(?!{_INTEGER_TYPE})"
+    rf"|\btranspose_mxn<(?!{_INTEGER_TYPE})[^>]*\btrue>"
 )
 _KERNEL = re.compile(r"\bvoid\s+(\w+)\(")
 _INDEX_PUT = re.compile(r"\baoti_torch_(?:cpu_)?index_put_out\(.*, (?:1|true)\)")
@@ -46,8 +46,8 @@ def atomic_sums_in(code: str) -> list[str]:
     for line in code.splitlines():
         if line.startswith("//"):
             continue
-        named = _KERNEL.search(line)
-        kernel = named[1] if named else kernel
+        definition = _KERNEL.search(line)
+        kernel = definition[1] if definition else kernel
         if _ATOMIC.search(line):
             found.append(kernel)
         elif _INDEX_PUT.search(line):
@@ -77,17 +77,17 @@ def require_int8(program: ExportedProgram, package: Path, library: Path) -> None
     `package` is AOTInductor's own, with its C++ in it. It calls oneDNN's operator for each such
     layer, or has code of its own with int8's instructions in the `library`.
     """
-    wanted = sum(node.target in INT8_LAYERS for node in program.graph.nodes)
-    if not wanted:
+    layers = sum(node.target in INT8_LAYERS for node in program.graph.nodes)
+    if not layers:
         return
     with zipfile.ZipFile(package) as archive:
         sources = [archive.read(name) for name in archive.namelist() if name.endswith(".cpp")]
     found = sum(len(_CALL.findall(source)) for source in sources)
-    if found >= wanted or _INSTRUCTIONS & set(find_instruction_sets(library)):
+    if found >= layers or _INSTRUCTIONS & set(find_instruction_sets(library)):
         return
     raise BlessingRefused(
         "the package is to compute in int8 and doesn't",
-        expected=f"{wanted} layers in oneDNN's int8 operators, or int8's instructions in its code",
+        expected=f"{layers} layers in oneDNN's int8 operators, or int8's instructions in its code",
         got=f"{found} such calls and no such instruction",
         remedy="Leave int8 out of the search's candidates, or compile with another torch",
     )

@@ -1,6 +1,6 @@
 """Reads off a library which features of a processor its code uses, by disassembling all of it.
 
-What a compiler was told (`-march`, `ATEN_CPU_CAPABILITY`) is not what came out: with the first
+What a compiler was asked for (`-march`, `ATEN_CPU_CAPABILITY`) is not what came out: with the first
 alone AVX-512 was still emitted for an AVX2 target. Encodings and mnemonics are those of Intel's
 Software Developer's Manual, volume 2: an EVEX prefix (62h) is AVX-512, a VEX one (C4h, C5h) AVX.
 
@@ -21,13 +21,13 @@ from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
 _LIMIT_S = 300
 
 
-def read_code(library: Path, disassembler: str, take: Callable[[bytes], None]) -> int:
-    """Give each line to `take`: of a large library there are millions. Return objdump's status."""
+def disassemble(library: Path, disassembler: str, handle_line: Callable[[bytes], None]) -> int:
+    """Give each line to `handle_line`, of which there may be millions; return objdump's status."""
     command = [disassembler, "-d", "-w", str(library)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            take(line)
+            handle_line(line)
         return process.wait(_LIMIT_S)
 
 
@@ -71,21 +71,21 @@ def find_instruction_sets(library: Path) -> tuple[str, ...]:
         )
     found: set[str] = set()
 
-    def take(line: bytes) -> None:
-        if matched := _LINE.match(line):
-            found.update(_sets_of(*matched.groups()))
+    def handle_line(line: bytes) -> None:
+        if match := _LINE.match(line):
+            found.update(_instruction_sets_of(*match.groups()))
 
-    if code := read_code(library, objdump, take):
+    if status := disassemble(library, objdump, handle_line):
         raise EnvironmentLacking(
             "the instructions of the package can't be checked",
             expected=f"objdump to read {library.name}",
-            got=f"exit code {code}",
+            got=f"exit code {status}",
             remedy="Run 'objdump -d' on it to see why",
         )
     return tuple(sorted(found))
 
 
-def _sets_of(first: bytes, mnemonic: bytes, operands: bytes) -> set[str]:
+def _instruction_sets_of(first: bytes, mnemonic: bytes, operands: bytes) -> set[str]:
     """Return what one instruction asks for; `first` is its first byte."""
     if first == b"62":
         special = {flag for pattern, flag in _EVEX if pattern.match(mnemonic)}
@@ -132,13 +132,13 @@ def find_arm_features(library: Path, disassembler: str) -> tuple[str, ...]:
     found: set[str] = set()
     machines: set[bytes] = set()
 
-    def take(line: bytes) -> None:
-        if matched := _ARM_LINE.match(line):
-            found.update(features_of(*matched.groups()))
+    def handle_line(line: bytes) -> None:
+        if match := _ARM_LINE.match(line):
+            found.update(features_of(*match.groups()))
         elif _FORMAT in line:
             machines.add(line.rpartition(_FORMAT)[2].strip())
 
-    failed = read_code(library, disassembler, take) != 0
+    failed = disassemble(library, disassembler, handle_line) != 0
     if failed or machines != {_MACHINE}:
         raise BlessingRefused(
             f"{library.name} is not a library for ARM64", expected="code that can be disassembled",

@@ -25,7 +25,11 @@ from handoff.artifacts.errors import HandoffError
 from handoff.tasks.compile.machine.tiles import TEXTS
 from handoff.tasks.compile.patching import replaced
 from handoff.tasks.compile.reading.python_source import read_python
-from handoff.tasks.compile.reading.source_words import is_free, is_known_word, not_compiled
+from handoff.tasks.compile.reading.source_words import (
+    is_known_word,
+    may_name_variable,
+    unknown_code_error,
+)
 from handoff.tasks.optimize.kernels import own_definitions
 
 _CPP_SUFFIXES = ("cpp", "h", "hpp", "c", "cu")
@@ -64,18 +68,20 @@ _ASSEMBLY = re.compile(
 _DECLARED = re.compile(
     r"(?<![A-Za-z0-9_])(?:auto|bool|float|double|u?int(?:8|16|32|64)_t) ([A-Za-z_]\w*)(?: =|;)"
 )
-_SHOWN = 80
+_MAX_EXCERPT = 80
 
 
 def read_cpp(code: str) -> None:
     """Raise `BlessingRefused` unless `code` is C++ such as Inductor writes for harmless graphs."""
-    for own in (*_own_sources(), *map(_pattern, own_definitions())):
-        code = own.sub("\n", code)
-    # Ways of writing a character that these tokens wouldn't tell.
-    for odd in ("??", "%:"):
-        if odd in code:
-            raise not_compiled("no other spelling of punctuation", _around(code, code.index(odd)))
-    seen: dict[tuple[str, str], int] = {}
+    for pattern in (*_known_sources(), *map(_source_pattern, own_definitions())):
+        code = pattern.sub("\n", code)
+    # Ways of writing a character that these tokens wouldn't show.
+    for spelling in ("??", "%:"):
+        if spelling in code:
+            raise unknown_code_error(
+                "no other spelling of punctuation", _excerpt(code, code.index(spelling))
+            )
+    tokens: dict[tuple[str, str], int] = {}
     at = 0
     for token in _TOKEN.finditer(code):
         if token.start() != at:
@@ -83,21 +89,23 @@ def read_cpp(code: str) -> None:
         at = token.end()
         kind = token.lastgroup or ""
         if kind not in ("plain", "number"):
-            seen.setdefault((kind, token.group()), token.start())
+            tokens.setdefault((kind, token.group()), token.start())
     if at != len(code):
-        raise not_compiled("the characters of generated C++", _around(code, at))
+        raise unknown_code_error("the characters of generated C++", _excerpt(code, at))
     declared = set(_DECLARED.findall(code))
-    for (kind, text), place in seen.items():
+    for (kind, text), offset in tokens.items():
         expected, is_known = _FORMS[kind]
-        if not is_known(text) and not (kind == "word" and text in declared and is_free(text)):
-            raise not_compiled(expected, text, _line(code, place))
+        if not is_known(text) and not (
+            kind == "word" and text in declared and may_name_variable(text)
+        ):
+            raise unknown_code_error(expected, text, _line_at(code, offset))
 
 
 def read_assembly(code: str) -> None:
     """Raise `BlessingRefused` unless `code` only sets memory aside for the weights."""
     for line in code.splitlines():
         if not _ASSEMBLY.fullmatch(line):
-            raise not_compiled("the assembly that holds the weights", line)
+            raise unknown_code_error("the assembly that holds the weights", line)
 
 
 _FORMS: dict[str, tuple[str, Callable[[str], object]]] = {
@@ -110,44 +118,44 @@ _FORMS: dict[str, tuple[str, Callable[[str], object]]] = {
 }
 
 
-def _line(code: str, at: int) -> str:
+def _line_at(code: str, at: int) -> str:
     """Return the line of `code` that `at` is on."""
     return code[code.rfind("\n", 0, at) + 1 :].partition("\n")[0].strip()
 
 
-def _around(code: str, at: int) -> str:
-    return code[at : at + _SHOWN]
+def _excerpt(code: str, at: int) -> str:
+    return code[at : at + _MAX_EXCERPT]
 
 
 @cache
-def _own_sources() -> tuple[re.Pattern[str], ...]:
+def _known_sources() -> tuple[re.Pattern[str], ...]:
     """Return what matches torch's own text and ours, as it stands but for its indentation."""
     folder = Path(torch.__file__).parent / "_inductor" / "codegen" / "aoti_runtime"
     sources = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.cpp"))]
     sources += TEXTS
     # What is compiled to find out which vector instructions there are.
-    for kind in _kinds(cpu_vec_isa.VecISA):
+    for kind in _with_subclasses(cpu_vec_isa.VecISA):
         sources += [text for text in vars(kind).values() if isinstance(text, str) and "{" in text]
     with contextlib.suppress(RuntimeError, ImportError):
         sources.append(get_device_op_overrides("cuda").kernel_driver())
-    return tuple(_pattern(source) for source in sources if source.strip())
+    return tuple(_source_pattern(source) for source in sources if source.strip())
 
 
-def _kinds(kind: type[object]) -> Iterator[type[object]]:
+def _with_subclasses(kind: type[object]) -> Iterator[type[object]]:
     yield kind
-    for below in kind.__subclasses__():
-        yield from _kinds(below)
+    for subclass in kind.__subclasses__():
+        yield from _with_subclasses(subclass)
 
 
 @cache
-def _pattern(source: str) -> re.Pattern[str]:
+def _source_pattern(source: str) -> re.Pattern[str]:
     lines = [re.escape(line.strip()) for line in source.splitlines() if line.strip()]
     return re.compile(r"\s*\n\s*".join(lines))
 
 
 def prepare_reading() -> None:
     """Gather what is known, which takes some tenths of a second, before it is asked for."""
-    _own_sources()
+    _known_sources()
     is_known_word("")
 
 
@@ -161,7 +169,9 @@ def sources_read() -> Iterator[None]:
     """
     original = codecache.write
 
-    def write_read(content: str | bytes, extension: str, *args: object, **kwargs: object) -> object:
+    def read_then_write(
+        content: str | bytes, extension: str, *args: object, **kwargs: object
+    ) -> object:
         suffix = extension.rpartition(".")[2]
         if isinstance(content, str):
             if suffix in _CPP_SUFFIXES:
@@ -174,14 +184,14 @@ def sources_read() -> Iterator[None]:
 
     tune = PythonWrapperCodegen.generate_and_run_autotune_block
 
-    def tune_read(self: PythonWrapperCodegen) -> None:
+    def read_then_tune(self: PythonWrapperCodegen) -> None:
         parts = (self.kernel_autotune_defs, self.kernel_autotune_calls)
         read_python("\n".join(part.getvalue() for part in parts))
         tune(self)  # type: ignore[no-untyped-call]
 
     with (
-        replaced(codecache, "write", write_read),
-        replaced(PythonWrapperCodegen, "generate_and_run_autotune_block", tune_read),
+        replaced(codecache, "write", read_then_write),
+        replaced(PythonWrapperCodegen, "generate_and_run_autotune_block", read_then_tune),
     ):
         yield
 

@@ -17,14 +17,14 @@ from pathlib import Path
 import torch
 
 from handoff.artifacts.errors import BlessingRefused
-from handoff.tasks.compile.reading.source_words import is_counted, not_compiled, words
+from handoff.tasks.compile.reading.source_words import is_numbered, unknown_code_error, words
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IMPORTED = re.compile(
     r"torch|triton|math|torch\._inductor\.[a-z_.]+|torch\._dynamo\.(?:testing|utils)|triton\.[a-z_.]+"
 )
 # What generated code has of torch itself: its dtypes, and how a tensor or a stream is got.
-_OF_TORCH = re.compile(
+_TORCH_ATTRIBUTE = re.compile(
     r"torch\.(?:(?:bfloat|float|int|uint|complex)[0-9a-z_]+|bool|device|empty_strided|as_strided"
     r"|_C\._dynamo\.guards\._?[a-z_]+|_C\._(?:cuda|xpu)_getCurrentRawStream"
     r"|cuda|cuda\._DeviceGuard)"
@@ -58,28 +58,30 @@ _SOURCES = ("runtime", "codegen/triton.py", "codegen/simd.py", "codegen/wrapper.
 
 def read_python(code: str) -> None:
     """Raise `BlessingRefused` unless `code` is Python such as Inductor writes for a GPU."""
-    for odd in sorted({c for c in code if not (c.isascii() and (c.isprintable() or c == "\n"))}):
-        raise not_compiled("printable ASCII", odd)
+    for character in sorted(
+        {c for c in code if not (c.isascii() and (c.isprintable() or c == "\n"))}
+    ):
+        raise unknown_code_error("printable ASCII", character)
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise not_compiled("Python syntax", str(error)) from error
+        raise unknown_code_error("Python syntax", str(error)) from error
     sources = {id(node) for node in _kernel_sources(tree)}
     # A text that stands alone, as what a kernel says of itself, does nothing.
-    alone = {
+    standalone = {
         id(node.value) for node in ast.walk(tree)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }  # fmt: skip
-    made = {name for node in ast.walk(tree) for name in _made(node)}
+    assigned = {name for node in ast.walk(tree) for name in _assigned_names(node)}
     for node in ast.walk(tree):
         if id(node) in sources:
             assert isinstance(node, ast.Constant)
             read_python(str(node.value))
-        elif id(node) not in alone:
-            _check(node, made)
+        elif id(node) not in standalone:
+            _check_node(node, assigned)
 
 
-def _made(node: ast.AST) -> list[str]:
+def _assigned_names(node: ast.AST) -> list[str]:
     """Return the names that the node gives to something of the code's own."""
     match node:
         case ast.Name(id=name, ctx=ast.Store()) | ast.FunctionDef(name=name) | ast.arg(arg=name):
@@ -98,40 +100,41 @@ def _kernel_sources(tree: ast.AST) -> Iterator[ast.expr]:
                 yield source
 
 
-def _check(node: ast.AST, made: Collection[str]) -> None:
+def _check_node(node: ast.AST, assigned: Collection[str]) -> None:
     if isinstance(node, _REFUSED) and not _is_on_device(node):
-        raise _refuse("statements that kernels are made of", node)
+        raise _refusal("statements that kernels are made of", node)
     if isinstance(node, ast.Import | ast.ImportFrom) and not _STREAM.fullmatch(ast.unparse(node)):
         for name in [node.module] if isinstance(node, ast.ImportFrom) else node.names:
             module = name.name if isinstance(name, ast.alias) else str(name)
             if not _IMPORTED.fullmatch(module):
-                raise _refuse("imports of torch's inductor and Triton", node)
+                raise _refusal("imports of torch's inductor and Triton", node)
     text = node.value if isinstance(node, ast.Constant) else None
     if isinstance(text, bytes) or (isinstance(text, str) and not _TEXT.fullmatch(text)):
-        raise _refuse("texts that are names, sizes or messages of torch's", node)
-    own = made if isinstance(node, ast.Name | ast.FunctionDef | ast.arg) else ()
-    for word in _words(node):
+        raise _refusal("texts that are names, sizes or messages of torch's", node)
+    allowed = assigned if isinstance(node, ast.Name | ast.FunctionDef | ast.arg) else ()
+    for word in _names_in(node):
         # What the code makes itself reaches nothing else, whatever it is called.
-        if not is_known(word) and not (word in own and word not in _DENIED):
-            raise not_compiled("words of torch's and Triton's own", word)
+        if not is_known(word) and not (word in allowed and word not in _DENIED):
+            raise unknown_code_error("words of torch's and Triton's own", word)
     if isinstance(node, ast.Attribute):
-        whole = ast.unparse(node)
+        dotted = ast.unparse(node)
         # Of a longer chain each part is visited as well.
-        known = _OF_TORCH.fullmatch(whole) or re.fullmatch(r"torch\._C(?:\._dynamo(?:\.guards)?)?",
-                                                           whole)  # fmt: skip
-        if whole.startswith("torch.") and not known:
-            raise _refuse("of torch itself its dtypes, tensors and streams", node)
+        is_allowed = _TORCH_ATTRIBUTE.fullmatch(dotted) or re.fullmatch(
+            r"torch\._C(?:\._dynamo(?:\.guards)?)?", dotted
+        )
+        if dotted.startswith("torch.") and not is_allowed:
+            raise _refusal("of torch itself its dtypes, tensors and streams", node)
 
 
 def _is_on_device(node: ast.AST) -> bool:
-    """Tell whether the statement does no more than to choose the device for what it holds."""
+    """Return whether the statement does no more than to choose the device for what it holds."""
     return isinstance(node, ast.With) and all(
         item.optional_vars is None and _ON_DEVICE.fullmatch(ast.unparse(item.context_expr))
         for item in node.items
     )
 
 
-def _words(node: ast.AST) -> list[str]:
+def _names_in(node: ast.AST) -> list[str]:
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name) | ast.FunctionDef(name=name):
             return [name]
@@ -143,14 +146,14 @@ def _words(node: ast.AST) -> list[str]:
 
 
 def is_known(word: str) -> bool:
-    """Tell whether Python that Inductor wrote may hold this word."""
+    """Return whether Python that Inductor wrote may hold this word."""
     if word in _DENIED:
         return False
-    return is_counted(word) or _KERNEL.fullmatch(word) is not None or word in _of_sources()
+    return is_numbered(word) or _KERNEL.fullmatch(word) is not None or word in _source_words()
 
 
 @cache
-def _of_sources() -> frozenset[str]:
+def _source_words() -> frozenset[str]:
     """Return the words of what writes kernels, and of the language that they are written in."""
     places = [_ROOT / place for place in _SOURCES]
     triton = find_spec("triton")
@@ -164,5 +167,5 @@ def _of_sources() -> frozenset[str]:
     return frozenset(found) - _DENIED
 
 
-def _refuse(expected: str, node: ast.AST) -> BlessingRefused:
-    return not_compiled(expected, ast.unparse(node))
+def _refusal(expected: str, node: ast.AST) -> BlessingRefused:
+    return unknown_code_error(expected, ast.unparse(node))

@@ -26,11 +26,11 @@ from torch.utils._sympy.symbol import prefix_str
 
 from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.printable import printable
-from handoff.tasks.compile.patching import moved, replaced
+from handoff.tasks.compile.patching import missing_internal, replaced
 
 _PREFIX = "ours_"
 # Inductor recognises what it computes itself by this beginning.
-_OWN = "_tensor_constant"
+_INDUCTOR_PREFIX = "_tensor_constant"
 
 
 @contextmanager
@@ -44,12 +44,14 @@ def weights_named() -> Iterator[None]:
         for module in (graph, cpp_wrapper_cpu):
             original = getattr(module, "normalize_name", None)
             if original is None:
-                raise moved(f"{module.__name__}.normalize_name")
+                raise missing_internal(f"{module.__name__}.normalize_name")
 
             def name_ours(name: str, original: object = original) -> str:
                 assert callable(original)
                 plain = str(original(name))
-                return plain if plain.startswith((_OWN, _PREFIX)) else f"{_PREFIX}{plain}"
+                return (
+                    plain if plain.startswith((_INDUCTOR_PREFIX, _PREFIX)) else f"{_PREFIX}{plain}"
+                )
 
             stack.enter_context(replaced(module, "normalize_name", name_ours))
         yield
@@ -60,7 +62,7 @@ _CODEGEN = Path(torch.__file__).parent / "_inductor" / "codegen"
 _FOLDERS = ("torch/csrc/inductor", "ATen/cpu/vec")
 # What those include of the rest of torch: half precision, special functions, random numbers.
 _INCLUDED = re.compile(r"#include <((?:ATen|c10)/[A-Za-z0-9_/.-]+)>")
-_SHOWN = 80
+_MAX_SHOWN = 80
 
 
 def words(text: str) -> frozenset[str]:
@@ -71,7 +73,7 @@ def words(text: str) -> frozenset[str]:
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # C++'s own and the standard library's, and what Inductor names, beyond what the headers hold.
-_MORE = words(
+_LANGUAGE_WORDS = words(
     """
     alignas alignof auto bool break case char const const_cast constexpr continue decltype
     default do double else enum explicit extern false float for goto if inline int long
@@ -96,7 +98,7 @@ _COUNTED = re.compile(
             # Buffers, inputs, temporaries, sizes, loops' variables, and what is derived of them.
             r"(?:buf|arg|tmp|tmp_|s|u|z|ks|xs|[xyzr]|in_ptr|out_ptr|in_out_ptr|ws_ptr|i|_|L|l|f|ps"
             r"|int_array_|check_input_|handle_|index|idx|kernel)?\d+(?:_\w+)?",
-            # Symbols of sizes and of numbers that only the data tells, and what they are read into.
+            # Symbols of sizes and of numbers that only the data has, and what they are read into.
             f"(?:{'|'.join(map(re.escape, prefix_str.values()))})\\d+(?:_raw)?",
             r"tmp_\w+|tmpbuf\w*|(?:[a-z]+_)?tmp_acc\d+\w*|tmp(?:buf)?\d+\w*",
             r"[a-z]\w*_(?:\d+|tmp|inputs_|handle|handle_restrided|cond_result\w*)",
@@ -134,7 +136,7 @@ DENIED = words(
 
 
 @cache
-def _of_torch() -> frozenset[str]:
+def _torch_words() -> frozenset[str]:
     """Return every word of what generated code stands on, and of what writes it."""
     found: set[str] = set()
     included: set[str] = set()
@@ -153,34 +155,34 @@ def _of_torch() -> frozenset[str]:
 
 
 def is_known_word(word: str) -> bool:
-    """Tell whether code that Inductor wrote may hold this word."""
+    """Return whether code that Inductor wrote may hold this word."""
     if word in DENIED:
         return False
-    return word in _MORE or is_counted(word) or word in _of_torch()
+    return word in _LANGUAGE_WORDS or is_numbered(word) or word in _torch_words()
 
 
-def is_free(word: str) -> bool:
-    """Tell whether a variable may have this name: it is none of what would reach further."""
+def may_name_variable(word: str) -> bool:
+    """Return whether a variable may have this name: it is none of what would reach further."""
     return word not in DENIED
 
 
-def is_counted(word: str) -> bool:
-    """Tell whether the word is one of those that Inductor numbers, or a weight's of ours."""
+def is_numbered(word: str) -> bool:
+    """Return whether the word is one of those that Inductor numbers, or a weight's of ours."""
     return _COUNTED.fullmatch(word) is not None
 
 
-def not_compiled(expected: str, got: str, line: str = "") -> BlessingRefused:
+def unknown_code_error(expected: str, got: str, line: str = "") -> BlessingRefused:
     """Return the refusal of generated source that holds what isn't known; both are shortened."""
-    place = f", in the line {_shown(line)}" if line else ""
+    location = f", in the line {_shorten(line)}" if line else ""
     return BlessingRefused(
         "what the compiler wrote of this model is not compiled, since a part of it isn't known",
         expected=expected,
-        got=f"{_shown(got)}{place}",
+        got=f"{_shorten(got)}{location}",
         remedy="Look for it in the delivery, which may be an attack; where it is torch's own, "
         "report it with the versions of torch and of Handoff",
     )
 
 
-def _shown(text: str) -> str:
-    short = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-    return printable(short).replace("\n", "\\n")
+def _shorten(text: str) -> str:
+    shortened = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+    return printable(shortened).replace("\n", "\\n")

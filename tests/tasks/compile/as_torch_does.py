@@ -8,10 +8,10 @@ import torch
 from torch.export import ExportedProgram
 
 from handoff.artifacts.recipe.target import CpuTarget, native_cpu_target
-from handoff.tasks.compile.caching.compiled_interface import interface_apart
-from handoff.tasks.compile.caching.shared_tools import headers_from
+from handoff.tasks.compile.caching.compiled_interface import precompile_interface
+from handoff.tasks.compile.caching.shared_tools import use_headers_from
 from handoff.tasks.compile.machine.here import SHIPPED_OPTIONS, has_march_option
-from handoff.tasks.compile.machine.vector_isa import vectorised_for
+from handoff.tasks.compile.machine.vector_isa import restrict_vector_isa
 from tests.shared_tools import shared_compiler
 
 
@@ -32,7 +32,12 @@ def compile_as_torch_does(
     chosen = {**SHIPPED_OPTIONS, **(options or {})}
     if has_march_option():
         chosen["cpp.march"] = target.march
-    with torch.no_grad(), interface_apart(), headers_from(shared), vectorised_for(target, shared):
+    with (
+        torch.no_grad(),
+        precompile_interface(),
+        use_headers_from(shared),
+        restrict_vector_isa(target, shared),
+    ):
         path = torch._inductor.aoti_compile_and_package(
             program, package_path=str(folder / "model.pt2"), inductor_configs=chosen
         )

@@ -16,17 +16,17 @@ from handoff.artifacts.digest import digest_bytes, digest_file
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.tasks.compile.caching.cache import (
-    Compiled,
+    PackageMetadata,
     find_entry,
+    find_reusable_part,
     keep_entry,
     read_entry,
-    reusable,
     take_entry,
 )
 from handoff.tasks.compile.messages import CompileJob, CompileResult
 from handoff.tasks.compile.packages import write_package
 from handoff.tasks.compile.weights import WeightSlot
-from handoff.tasks.compile.workdir import private_place
+from handoff.tasks.compile.workdir import private_cache_folder
 from handoff.tasks.release.processes import Processes
 from handoff.tasks.verify.loading import open_package, open_shared_library
 from tests.limits import LIMIT_S
@@ -97,7 +97,7 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
 
 @dataclass(frozen=True)
 class First:
-    """The first build of a cache: its module, its package, and what was told of it."""
+    """The first build of a cache: its module, its package, and what is known of it."""
 
     module: Scorer
     folder: Path
@@ -229,7 +229,7 @@ SLOTS = (WeightSlot("w", 50_000, 200_000),)
 
 def test_an_entry_holds_no_weights_and_gives_the_same_bytes_with_them(tmp_path: Path) -> None:
     package, cache, taken = some_package(tmp_path / "package"), tmp_path / "cache", tmp_path / "to"
-    keep_entry(cache, KEY, package, Compiled({"w": "1"}, SLOTS, (), ()))
+    keep_entry(cache, KEY, package, PackageMetadata({"w": "1"}, SLOTS, (), ()))
     kept = sum(file.stat().st_blocks * 512 for file in (cache / KEY.hex).iterdir())
     assert kept < 150_000
     entry = find_entry(cache, KEY)
@@ -242,7 +242,7 @@ def test_an_entry_holds_no_weights_and_gives_the_same_bytes_with_them(tmp_path: 
 
 def test_an_entry_without_slots_holds_its_weights(tmp_path: Path) -> None:
     package, cache, taken = some_package(tmp_path / "package"), tmp_path / "cache", tmp_path / "to"
-    keep_entry(cache, KEY, package, Compiled({"w": "1"}, (), (), ()))
+    keep_entry(cache, KEY, package, PackageMetadata({"w": "1"}, (), (), ()))
     entry = find_entry(cache, KEY)
     assert entry is not None
     taken.mkdir()
@@ -252,7 +252,7 @@ def test_an_entry_without_slots_holds_its_weights(tmp_path: Path) -> None:
 
 def test_an_entry_that_was_cut_off_is_no_entry(tmp_path: Path) -> None:
     package, cache = some_package(tmp_path / "package"), tmp_path / "cache"
-    keep_entry(cache, KEY, package, Compiled({}, (), (), ()))
+    keep_entry(cache, KEY, package, PackageMetadata({}, (), (), ()))
     assert find_entry(cache, KEY) is not None
     (cache / KEY.hex / "entry.json").write_text("{")
     assert find_entry(cache, KEY) is None
@@ -260,13 +260,16 @@ def test_an_entry_that_was_cut_off_is_no_entry(tmp_path: Path) -> None:
 
 def test_looking_into_the_cache_leaves_it_as_it_is(tmp_path: Path) -> None:
     package, cache = some_package(tmp_path / "package"), tmp_path / "cache"
-    keep_entry(cache, KEY, package, Compiled({"w": "1"}, (), (), ()))
+    keep_entry(cache, KEY, package, PackageMetadata({"w": "1"}, (), (), ()))
     file = cache / KEY.hex / "entry.json"
     os.utime(file, (1.0, 1.0))
     entry = read_entry(cache, KEY)
     assert entry is not None
     assert file.stat().st_mtime == 1.0
-    assert (reusable(entry, {"w": "1"}), reusable(entry, {"w": "2"})) == ("package", "")
+    assert (find_reusable_part(entry, {"w": "1"}), find_reusable_part(entry, {"w": "2"})) == (
+        "package",
+        "",
+    )
     (cache / KEY.hex / "model.pt2").write_bytes(b"other")
     assert read_entry(cache, KEY) is None
     assert file.exists()
@@ -275,10 +278,10 @@ def test_looking_into_the_cache_leaves_it_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_compilation_has_a_private_folder_that_is_gone_afterwards() -> None:
-    with private_place() as place:
+    with private_cache_folder() as place:
         assert not list(place.iterdir())
         assert place.stat().st_mode & 0o077 == 0
         (place / "left").write_text("over")
-        with private_place() as other:
+        with private_cache_folder() as other:
             assert other != place
     assert not place.exists()

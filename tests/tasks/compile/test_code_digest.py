@@ -1,4 +1,4 @@
-"""Packages of the same code and other weights are told from those whose weights matter."""
+"""Packages of the same code and other weights are distinguished from those whose weights matter."""
 
 from __future__ import annotations
 

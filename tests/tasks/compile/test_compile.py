@@ -360,7 +360,7 @@ except EnvironmentLacking as error:
 """
 
 
-def test_a_compiler_that_does_not_run_is_told_to_the_first_job_and_not_by_a_crash() -> None:
+def test_a_compiler_that_does_not_run_is_reported_to_the_first_job_and_not_by_a_crash() -> None:
     level = native_cpu_target().capability
     environment = {**os.environ, "CXX": "/bin/false", "ATEN_CPU_CAPABILITY": level}
     ended = subprocess.run(

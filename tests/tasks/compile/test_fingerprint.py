@@ -69,7 +69,7 @@ def test_a_change_of_what_a_step_runs_is_another_code_and_of_nothing_else(
 def test_a_release_is_made_by_what_judges_it_and_not_by_what_draws_it() -> None:
     root = Path(own_package())
     steps = [f"tasks.{row.place}" for row in ROWS if row.shapes_release]
-    shaping = {p.relative_to(root).as_posix() for p in fingerprint.sources_below(root, steps)}
+    shaping = {p.relative_to(root).as_posix() for p in fingerprint.find_sources(root, steps)}
     assert {
         "artifacts/recipe/tolerance.py", "tasks/verify/compare.py",
         "tasks/intake/source.py", "tasks/optimize/passes/fold_constants.py",

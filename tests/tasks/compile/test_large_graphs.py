@@ -10,7 +10,7 @@ from torch import nn
 from torch._inductor.codecache import AotCodeCompiler
 
 from handoff.tasks.compile import step
-from handoff.tasks.compile.step import compiled_in_parts, split_constructor
+from handoff.tasks.compile.step import split_constructor, split_large_programs
 from tests.tasks.optimize.passes.exporting import export
 
 
@@ -39,7 +39,7 @@ def test_what_is_no_description_stays_where_it_is() -> None:
 def test_a_large_graph_s_package_computes_what_the_model_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step, "MANY", 10)
+    monkeypatch.setattr(step, "LARGE_PROGRAM_OPERATORS", 10)
     monkeypatch.setattr(step, "_WEIGHTS_AT_ONCE", 8)
     torch.manual_seed(0)
     module = nn.Sequential(*[one for _ in range(9) for one in (nn.Linear(4, 4), nn.Tanh())]).eval()
@@ -52,7 +52,7 @@ def test_a_large_graph_s_package_computes_what_the_model_does(
         return split_constructor(code)
 
     monkeypatch.setattr(step, "split_constructor", split)
-    with torch.no_grad(), compiled_in_parts(program):
+    with torch.no_grad(), split_large_programs(program):
         file = torch._inductor.aoti_compile_and_package(
             program, package_path=str(tmp_path / "model.pt2")
         )
@@ -64,5 +64,5 @@ def test_a_large_graph_s_package_computes_what_the_model_does(
 def test_a_usual_graph_is_compiled_as_ever() -> None:
     program = export(nn.Linear(4, 4).eval(), torch.randn(2, 4))
     before = vars(AotCodeCompiler)["compile"]
-    with compiled_in_parts(program):
+    with split_large_programs(program):
         assert vars(AotCodeCompiler)["compile"] is before

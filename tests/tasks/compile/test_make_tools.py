@@ -17,7 +17,7 @@ from tests.limits import LIMIT_S
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToolsJob:
     """A job whose steps are not imported: they are in this process already."""
-    monkeypatch.setattr(make_tools, "_IMPORTED", ())
+    monkeypatch.setattr(make_tools, "_STEPS_TO_IMPORT", ())
     programs = tmp_path / "programs"
     return ToolsJob(native_cpu_target(), {}, tmp_path / "shared", RUNNER_SOURCE, programs)
 
@@ -33,23 +33,23 @@ def test_the_runner_and_the_headers_are_made_at_once(
 
     monkeypatch.setattr(make_tools, "memory_bytes", lambda: 4 << 30)
     monkeypatch.setattr("handoff.tasks.probe.build.build_runner", build)
-    monkeypatch.setattr(make_tools, "_compile_one", lambda _: both.wait(LIMIT_S))
+    monkeypatch.setattr(make_tools, "_compile_sample", lambda _: both.wait(LIMIT_S))
     assert make_tools.run(job).program == tmp_path / "runner"
 
 
 def test_in_little_memory_one_is_made_after_the_other(
     job: ToolsJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
+    events: list[str] = []
 
     def build(*_: object) -> tuple[Path, float]:
-        told.append("begun")
+        events.append("begun")
         threading.Event().wait(0.2)
-        told.append("built")
+        events.append("built")
         return tmp_path / "runner", 1.0
 
     monkeypatch.setattr(make_tools, "memory_bytes", lambda: 2 << 30)
     monkeypatch.setattr("handoff.tasks.probe.build.build_runner", build)
-    monkeypatch.setattr(make_tools, "_compile_one", lambda _: told.append("headers"))
+    monkeypatch.setattr(make_tools, "_compile_sample", lambda _: events.append("headers"))
     assert make_tools.run(job).program == tmp_path / "runner"
-    assert told == ["begun", "built", "headers"]
+    assert events == ["begun", "built", "headers"]

@@ -41,7 +41,7 @@ def test_another_contract_is_another_cache(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nothing", "a pipe", "a link", "no contract"])
-def test_of_what_is_no_delivery_a_cache_is_told_at_once(kind: str, tmp_path: Path) -> None:
+def test_of_what_is_no_delivery_a_cache_is_named_at_once(kind: str, tmp_path: Path) -> None:
     folder = deliver(tmp_path / "delivery", nn.Linear(4, 2), torch.randn(6, 4))
     before = cache_of(folder, tmp_path)
     module = folder / "module.py"

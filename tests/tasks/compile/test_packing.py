@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from handoff.artifacts.recipe.target import CpuTarget, Isa, host_cpu_flags
 from handoff.tasks.compile.packages import extract_library
-from handoff.tasks.compile.packing import block_of, convolutions_packed, linears_for
+from handoff.tasks.compile.packing import block_size, leave_linears_to_mkl, pack_convolutions
 from tests.tasks.compile.as_torch_does import compile_as_torch_does
 from tests.tasks.compile.generated import generate
 from tests.tasks.optimize.passes.exporting import export
@@ -106,9 +106,9 @@ def packed_weights(package: Path) -> int:
 @pytest.mark.long
 def test_a_dynamic_batch_leaves_right_results_and_packed_weights(tmp_path: Path) -> None:
     usual = compiled(nullcontext(), tmp_path / "usual")
-    package = compiled(convolutions_packed(), tmp_path / "packed")
+    package = compiled(pack_convolutions(), tmp_path / "packed")
     # Those of the three channels, by channel, behind the grey one, and of the gate, whose blocks
-    # for any batch divide each other. The grey one's result can't be told from one laid otherwise.
+    # for any batch divide each other. The grey one's result looks like one that is laid otherwise.
     assert packed_weights(package) - packed_weights(usual) == 4
     loaded, eager = torch._inductor.aoti_load_package(str(package)), Images().eval()
     for batch in (1, 2, 6, 64):
@@ -130,33 +130,35 @@ def rearranged(package: Path, threads: int) -> list[str]:
         "with torch.no_grad():\n"
         "    [loaded.run([torch.randn(batch, 3, 33, 33)]) for batch in (1, 2, 6, 64)]\n"
     )
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", program, str(library), str(threads)], capture_output=True, text=True,
         env={**os.environ, "ONEDNN_VERBOSE": "profile_exec"}, check=True,
     ).stdout  # fmt: skip
-    assert "convolution" in told
-    return [line for line in told.splitlines() if ",reorder," in line]
+    assert "convolution" in output
+    return [line for line in output.splitlines() if ",reorder," in line]
 
 
-Told = Callable[..., dict[int, list[str]]]
+Reorders = Callable[..., dict[int, list[str]]]
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+def reorders(tmp_path_factory: pytest.TempPathFactory) -> Reorders:
     """Return what gives a model's lines by the number of threads; compiled and called once."""
 
     @cache
     def of(model: type[nn.Module]) -> dict[int, list[str]]:
         folder = tmp_path_factory.mktemp(model.__name__) / "packed"
-        package = compiled(convolutions_packed(), folder, model)
+        package = compiled(pack_convolutions(), folder, model)
         return {threads: rearranged(package, threads) for threads in (2, 16)}
 
     return of
 
 
 @pytest.mark.parametrize("model", [pytest.param(SqueezeAndExcite, marks=pytest.mark.long), Deep])
-def test_no_call_rearranges_weights_by_the_slow_way(model: type[nn.Module], told: Told) -> None:
-    for lines in told(model).values():
+def test_no_call_rearranges_weights_by_the_slow_way(
+    model: type[nn.Module], reorders: Reorders
+) -> None:
+    for lines in reorders(model).values():
         assert not [line for line in lines if ",simple:" in line]
 
 
@@ -164,8 +166,10 @@ def test_no_call_rearranges_weights_by_the_slow_way(model: type[nn.Module], told
     "avx512f" not in host_cpu_flags(),
     reason="for AVX2, the first's blocks for one image on 32 threads convert slowly: it is left",
 )
-def test_where_threads_have_enough_to_do_no_call_rearranges_any_weights(told: Told) -> None:
-    lines = told(Deep)
+def test_where_threads_have_enough_to_do_no_call_rearranges_any_weights(
+    reorders: Reorders,
+) -> None:
+    lines = reorders(Deep)
     assert lines[2] == []
     # Sixteen threads want smaller blocks of one image, for which there is compiled code.
     assert any(",jit:" in line for line in lines[16])
@@ -196,7 +200,7 @@ def test_linear_layers_are_mkls_where_there_is_no_avx512(isa: Isa, *, is_onednn:
 
 def test_what_mkl_computes_of_a_frozen_package_is_what_eager_does(tmp_path: Path) -> None:
     program = export(Perceptron(), torch.randn(6, 3, 5, 33))
-    with linears_for(CpuTarget("avx2")):
+    with leave_linears_to_mkl(CpuTarget("avx2")):
         package = compile_as_torch_does(program, tmp_path / "package", {"freezing": True})
     loaded, eager = torch._inductor.aoti_load_package(str(package)), Perceptron().eval()
     for batch in (1, 2, 6, 64):
@@ -229,16 +233,16 @@ def laid_in(blocks: list[tuple[int, int]], shape: torch.Size, padded: tuple[int,
 def test_blocks_for_amx_are_known_of_bfloat16_alone() -> None:
     shape = torch.Size((48, 40, 3, 3))
     tiles = laid_in([(16, 1), (32, 0), (2, 1)], shape, (64, 64, 3, 3))
-    assert block_of(tiles, shape, torch.bfloat16) == 32
-    assert block_of(tiles, shape, torch.float32) == 0
+    assert block_size(tiles, shape, torch.bfloat16) == 32
+    assert block_size(tiles, shape, torch.float32) == 0
     for others in ([(8, 1), (16, 0), (2, 1)], [(64, 0), (2, 1)], [(16, 0)], [(16, 1), (32, 0)]):
         layout = laid_in(others, shape, tuple(shape))
-        assert block_of(layout, shape, torch.bfloat16) == 0, others
+        assert block_size(layout, shape, torch.bfloat16) == 0, others
 
 
 @pytest.mark.skipif("amx_bf16" not in host_cpu_flags(), reason="the processor has no AMX")
 def test_on_amx_no_call_rearranges_weights_in_bfloat16(tmp_path: Path) -> None:
-    package = compiled(convolutions_packed(), tmp_path / "packed", DeepInBfloat16)
+    package = compiled(pack_convolutions(), tmp_path / "packed", DeepInBfloat16)
     weights = ",256x256x3x3,"
     for threads, wanted in ((2, False), (32, True)):
         lines = rearranged(package, threads)
@@ -254,7 +258,7 @@ def test_a_layout_that_is_not_known_here_is_none() -> None:
         weights, [1, 1], [1, 1], [1, 1], 1, [64, 16, 14, 14]
     )
     layout = bytes(torch.ops.mkldnn._get_mkldnn_serialized_md(packed).tolist())
-    assert block_of(layout, shape, torch.float32) in (16, 24, 32, 48, 64)
-    assert block_of(layout, shape, torch.bfloat16) == 0
-    assert block_of(layout, torch.Size((64, 16, 3, 1)), torch.float32) == 0
-    assert block_of(layout[:100], shape, torch.float32) == 0
+    assert block_size(layout, shape, torch.float32) in (16, 24, 32, 48, 64)
+    assert block_size(layout, shape, torch.bfloat16) == 0
+    assert block_size(layout, torch.Size((64, 16, 3, 1)), torch.float32) == 0
+    assert block_size(layout[:100], shape, torch.float32) == 0

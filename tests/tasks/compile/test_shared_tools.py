@@ -11,14 +11,14 @@ from torch._inductor import codecache, cpp_builder
 
 from handoff.artifacts.recipe.target import CpuTarget, CudaTarget, native_cpu_target
 from handoff.tasks.compile.caching import compiled_interface
-from handoff.tasks.compile.caching.shared_tools import headers_made_in
+from handoff.tasks.compile.caching.shared_tools import build_headers_in
 from handoff.tasks.compile.messages import CompileJob
 from handoff.tasks.compile.step import run as compile_package
 from tests.tasks.compile.cross import models
 
 
 def make(name: str) -> bool:
-    """Make a header where Inductor would, unless it is there; tell whether it had to be made."""
+    """Make a header where Inductor would, unless it is there; return whether it had to be made."""
     made = Path(codecache._HEADER_DIR, f"{name}.h.gch")
     is_new = not made.exists()
     if is_new:
@@ -33,9 +33,9 @@ def fail_halfway() -> None:
 
 
 def test_a_header_is_made_once_and_others_beside_it(tmp_path: Path) -> None:
-    with headers_made_in(tmp_path):
+    with build_headers_in(tmp_path):
         assert make("one")
-    with headers_made_in(tmp_path):
+    with build_headers_in(tmp_path):
         assert not make("one")
         assert make("two")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["headers"]
@@ -46,21 +46,21 @@ def test_a_header_is_made_once_and_others_beside_it(tmp_path: Path) -> None:
 
 def test_what_a_former_version_left_among_the_headers_is_in_nobodys_way(tmp_path: Path) -> None:
     (tmp_path / "headers" / "locks").mkdir(parents=True)
-    with headers_made_in(tmp_path):
+    with build_headers_in(tmp_path):
         assert make("one")
     assert (tmp_path / "headers" / "one.h.gch").exists()
 
 
 def test_half_a_header_is_in_nobodys_way(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No space"), headers_made_in(tmp_path):
+    with pytest.raises(OSError, match="No space"), build_headers_in(tmp_path):
         fail_halfway()
     assert list((tmp_path / "headers").iterdir()) == []
 
 
 def test_two_at_once_make_the_same_and_neither_is_in_the_others_way(tmp_path: Path) -> None:
-    with headers_made_in(tmp_path):
+    with build_headers_in(tmp_path):
         assert make("one")
-        with headers_made_in(tmp_path):
+        with build_headers_in(tmp_path):
             assert make("one")
         assert (tmp_path / "headers" / "one.h.gch").read_text() == "made"
     assert (tmp_path / "headers" / "one.h.gch").read_text() == "made"

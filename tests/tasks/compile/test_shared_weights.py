@@ -18,7 +18,7 @@ from handoff.tasks.compile import shared_weights
 from handoff.tasks.compile.shared_weights import DeliveredTensors, delivered_parts
 
 MIB = 1 << 20
-Kept = dict[Path, Sequence[Part]]
+DeliveredFiles = dict[Path, Sequence[Part]]
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def objects(tmp_path: Path) -> Objects:
     return Objects(FolderStore(tmp_path / "store"))
 
 
-def delivered(folder: Path, objects: Objects, **tensors: torch.Tensor) -> Kept:
+def delivered(folder: Path, objects: Objects, **tensors: torch.Tensor) -> DeliveredFiles:
     """Keep a delivery's file of weights as a release does; return it with its parts."""
     path = folder / "state_dict.pt"
     torch.save(tensors, path)
@@ -143,7 +143,7 @@ def test_whatever_lies_between_the_cuts_are_delivered_tensors_or_the_rest(
         folder = Path(temporary)
         patch.setattr(shared_weights, "_LEAST_BYTES", 256)
         patch.setattr(shared_weights, "_WINDOW", 128)
-        kept: Kept = {}
+        kept: DeliveredFiles = {}
         for place, data in enumerate(tensors):
             path = folder / f"{place}.bin"
             path.write_bytes(data)

@@ -1,4 +1,4 @@
-"""A bundle of operators, compiled and asked: the wrong one is told, the right one passes."""
+"""A bundle of operators, compiled and asked: the wrong one is reported, the right one passes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from handoff.artifacts.errors import StepCrashed
 from handoff.artifacts.recipe.target import compiling_for, native_cpu_target
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.conformance.messages import ConformJob, ConformResult, Pairs, PairsJob
-from handoff.tasks.conformance.running import Kept, Plan, Progress, _ask, _ask_all
+from handoff.tasks.conformance.running import Plan, Progress, RowStore, _ask, _ask_all
 
 TARGET = native_cpu_target()
 
 
 @pytest.mark.compile
 @pytest.mark.long
-def test_operators_that_torch_gets_wrong_are_told_beside_those_that_it_gets_right(
+def test_operators_that_torch_gets_wrong_are_reported_beside_those_that_it_gets_right(
     tmp_path: Path,
 ) -> None:
     # Reported publicly: 191499 (extrema of bytes), 197895 (floor division). Mended ones go here
@@ -104,19 +104,23 @@ def test_what_crashes_in_eager_is_no_fault_of_the_compiler(tmp_path: Path) -> No
 
 
 def test_a_run_that_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:
-    told: list[Progress] = []
+    reported: list[Progress] = []
     pairs = tuple(f"op{number}:float32" for number in range(250))
     first: Any = Fragile(set())
-    rows, _ = _ask_all(plan(tmp_path), pairs[:120], Kept(tmp_path / "kept"), [first], told.append)
+    rows, _ = _ask_all(
+        plan(tmp_path), pairs[:120], RowStore(tmp_path / "kept"), [first], reported.append
+    )
     assert len(rows) == 120
     second: Any = Fragile(set())
-    rows, _ = _ask_all(plan(tmp_path), pairs, Kept(tmp_path / "kept"), [second], told.append)
+    rows, _ = _ask_all(
+        plan(tmp_path), pairs, RowStore(tmp_path / "kept"), [second], reported.append
+    )
     assert {row.pair for row in rows} == set(pairs)
     assert {pair for bundle in second.asked for pair in bundle} == set(pairs[120:])
-    assert (told[-1].done, told[-1].total, told[-1].left_s) == (250, 250, 0.0)
+    assert (reported[-1].done, reported[-1].total, reported[-1].left_s) == (250, 250, 0.0)
     # What was cut short is asked again.
     (kept, *_) = sorted((tmp_path / "kept").glob("*.json"))
     kept.write_text(kept.read_text()[:40])
     third: Any = Fragile(set())
-    _ask_all(plan(tmp_path), pairs, Kept(tmp_path / "kept"), [third], told.append)
+    _ask_all(plan(tmp_path), pairs, RowStore(tmp_path / "kept"), [third], reported.append)
     assert sum(map(len, third.asked)) in (120, 130)

@@ -54,7 +54,7 @@ def test_a_kept_table_is_one_run_in_mlflow_however_often_it_is_kept(tmp_path: Pa
     assert names == {"conformance.md", "conformance.html", "conformance.json"}
 
 
-def test_without_mlflow_it_is_kept_and_told(tmp_path: Path) -> None:
+def test_without_mlflow_it_is_kept_and_not_shown(tmp_path: Path) -> None:
     # No folder, so that no database can lie there.
     kept = tables.keep_signed_table(
         job(tmp_path, tracking=f"sqlite:///{tmp_path}/own.pub/mlflow.db")

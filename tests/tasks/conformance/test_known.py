@@ -39,7 +39,7 @@ def test_a_graph_is_read_as_operators_with_their_dtypes() -> None:
     assert calls_of(program) == {AMAX, "aten.add.Tensor(int8)"}
 
 
-def test_an_operator_that_is_wrong_in_one_dtype_is_told_for_that_dtype_alone() -> None:
+def test_an_operator_that_is_wrong_in_one_dtype_is_reported_for_that_dtype_alone() -> None:
     (known,) = known_faults(table(), {AMAX, ADD})
     assert (known.operator, known.name) == ("amax", "amax of int8")
     assert known.inputs[0].values[:3] == (-1, -2, -3)
@@ -59,7 +59,7 @@ def test_an_overload_that_rounds_is_another_operator_than_a_plain_division() -> 
     assert len(known_faults(table(rounding), {"aten.div.Scalar_mode(float32)"})) == 1
 
 
-def test_a_fault_of_several_operators_is_told_where_all_of_them_are() -> None:
+def test_a_fault_of_several_operators_is_reported_where_all_of_them_are() -> None:
     showing = wrong_amax().showing
     assert showing is not None
     both = replace(wrong_amax(), showing=replace(showing, calls=(AMAX, ADD)))
@@ -67,13 +67,13 @@ def test_a_fault_of_several_operators_is_told_where_all_of_them_are() -> None:
     assert len(known_faults(table(both), {AMAX, ADD, "aten.relu.default(float32)"})) == 1
 
 
-def test_an_operator_that_crashes_is_told_too() -> None:
+def test_an_operator_that_crashes_is_reported_too() -> None:
     row = Row("add", "float32", "crashes", "signal SIGFPE", calls=(ADD,))
     (fault,) = known_faults(table(row), {ADD})
     assert "crashing" in fault.description
 
 
-def test_the_finding_tells_values_results_and_reports() -> None:
+def test_the_finding_names_values_results_and_reports() -> None:
     (fault,) = known_faults(table(), {AMAX, ADD})
     finding = finding_of(fault, {})
     assert (finding.code, finding.severity) == ("known-wrong-operator", "note")

@@ -1,4 +1,4 @@
-"""What a release is told of its operators: by the store's table, the code's own, or by none."""
+"""What a release learns of its operators: by the store's table, the code's own, or by none."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def codes(found: KnownWrongJob) -> list[str]:
     return [finding.code for finding in told_faults(known.known_wrong(found), {})]
 
 
-def test_a_graph_with_a_wrong_operator_is_told_by_the_stores_table(
+def test_a_graph_with_a_wrong_operator_is_reported_by_the_stores_table(
     stores: Stores, tmp_path: Path
 ) -> None:
     keep(stores, tmp_path, todays())
@@ -57,7 +57,7 @@ def test_a_graph_with_a_wrong_operator_is_told_by_the_stores_table(
     assert codes(replace(job(stores), calls=(ADD,))) == []
 
 
-def test_without_a_table_that_is_told_and_nothing_else(stores: Stores) -> None:
+def test_without_a_table_that_is_reported_and_nothing_else(stores: Stores) -> None:
     (finding,) = known.known_wrong(job(stores)).notes
     assert (finding.code, finding.severity) == ("no-conformance-table", "note")
     assert "cpu-amx" in finding.message

@@ -195,7 +195,7 @@ def lent(process: StepProcess, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def unrepeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the script as it is written: two other tests run theirs, which takes 8 s."""
-    monkeypatch.setattr(localize, "repeats", lambda _trials, _script: False)
+    monkeypatch.setattr(localize, "shows_fault", lambda _trials, _script: False)
 
 
 @pytest.mark.compile
@@ -343,7 +343,7 @@ def test_a_trial_that_the_budget_ended_is_no_crash(
 
 
 @pytest.mark.compile
-def test_a_tolerance_without_room_for_eagers_own_rounding_is_told_and_no_node_blamed(
+def test_a_tolerance_without_room_for_eagers_own_rounding_is_reported_and_no_node_blamed(
     tmp_path: Path,
 ) -> None:
     exact = Tolerance(atol=0.0, rtol=0.0, rmse_factor=0.0, rmse_floor=0.0)
@@ -407,15 +407,15 @@ class Chain(nn.Module):
         return (x.exp().tanh() + x).sigmoid()
 
 
-def test_what_is_wrong_by_its_own_inputs_is_told_from_what_follows_from_it() -> None:
+def test_what_is_wrong_by_its_own_inputs_is_distinguished_from_what_follows_from_it() -> None:
     program = export(Chain(), torch.randn(6, 8))
     inputs = (torch.randn(3, 8),)
     values = record(program, inputs)
-    given = {"exp": inputs[0].exp(), "tanh": inputs[0].exp().tanh() * 1.01}
-    given["add"] = given["tanh"] + inputs[0]
-    given["sigmoid"] = given["add"].sigmoid() * 1.5
+    returned = {"exp": inputs[0].exp(), "tanh": inputs[0].exp().tanh() * 1.01}
+    returned["add"] = returned["tanh"] + inputs[0]
+    returned["sigmoid"] = returned["add"].sigmoid() * 1.5
     nodes = computing_nodes(program)
-    found = find_others(program, values, given, nodes, recipe=Recipe(), limit=10.0)
+    found = find_others(program, values, returned, nodes, recipe=Recipe(), limit=10.0)
     assert [node.name for node in found] == ["sigmoid", "tanh"]
 
 

@@ -15,7 +15,7 @@ from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.tasks.localize import script
 from handoff.tasks.localize.messages import FaultyNode
-from handoff.tasks.localize.script import _comment, repeats
+from handoff.tasks.localize.script import _comment_lines, shows_fault
 from handoff.tasks.localize.verdict import describe
 
 
@@ -24,14 +24,14 @@ from handoff.tasks.localize.verdict import describe
     ['"""\nimport os', "x\rimport os", "x\fimport os", "x\u2028import os", "x\0y", "\\\nimport os"],
 )
 def test_a_hostile_line_stays_a_comment(text: str) -> None:
-    lines = _comment(describe(FaultyNode("mul", "aten.mul.Tensor", "module.py:3", text)))
+    lines = _comment_lines(describe(FaultyNode("mul", "aten.mul.Tensor", "module.py:3", text)))
     assert ast.parse("\n".join(lines)).body == []
     assert all(line.startswith("# ") for line in lines)
 
 
 @given(st.text())
 def test_any_line_stays_a_comment(text: str) -> None:
-    lines = _comment(f"node, {text}")
+    lines = _comment_lines(f"node, {text}")
     assert ast.parse("\n".join(lines)).body == []
     assert all(line.startswith("# ") and line.isprintable() for line in lines)
 
@@ -48,11 +48,11 @@ def test_what_a_script_lets_inductor_write_is_read_before_it_goes_on(tmp_path: P
         "codecache.write('int kernel_0 = system(\"id\");', 'cpp')\nprint('the fault shows')\n"
         "sys.exit(1)\n"
     )
-    assert not repeats(some_trials(tmp_path), tmp_path / "repeat.py")
-    told = (tmp_path / "script.log").read_text()
-    assert "it goes on" in told
-    assert "system" in told
-    assert "the fault shows" not in told.splitlines()
+    assert not shows_fault(some_trials(tmp_path), tmp_path / "repeat.py")
+    output = (tmp_path / "script.log").read_text()
+    assert "it goes on" in output
+    assert "system" in output
+    assert "the fault shows" not in output.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -66,4 +66,4 @@ def test_a_fault_shows_where_the_script_says_so_last_and_ends_so(
     bare = "import runpy, sys\nrunpy.run_path(sys.argv[1], run_name='__main__')"
     monkeypatch.setattr(script, "_READ_FIRST", bare)
     (tmp_path / "repeat.py").write_text(f"import sys\nprint({last!r})\nsys.exit({code})\n")
-    assert repeats(some_trials(tmp_path), tmp_path / "repeat.py") == shows
+    assert shows_fault(some_trials(tmp_path), tmp_path / "repeat.py") == shows

@@ -15,7 +15,7 @@ from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.localize.measure import judge, worst
 from handoff.tasks.localize.search import Search
 from handoff.tasks.localize.subgraph import Subgraph, computing_nodes, cut, record
-from handoff.tasks.localize.trials import BudgetSpent, Seen, Trials
+from handoff.tasks.localize.trials import BudgetSpent, PartResult, Trials
 from handoff.tasks.verify.float64 import flat_tensors
 from tests.tasks.optimize.passes.exporting import export
 
@@ -72,13 +72,13 @@ class Simulated:
         self.notes: list[str] = []
         self.made, self._fault, self._compiles = 0, fault, compiles
 
-    def see(self, part: Subgraph) -> Seen:
+    def compile_part(self, part: Subgraph) -> PartResult:
         if self.made == self._compiles:
             raise BudgetSpent
         self.made += 1
         outputs = flat_tensors(_Faulty(part, self._fault(part)).run(*part.inputs))
         judged = judge("", outputs, *part.run(), Recipe())
-        return Seen(part, tuple(judged), (), outputs=outputs)
+        return PartResult(part, tuple(judged), (), outputs=outputs)
 
 
 def search(
@@ -89,7 +89,7 @@ def search(
     inputs = (torch.randn(3, 8, generator=torch.Generator().manual_seed(0)),)
     whole = cut(program, record(program, inputs), computing_nodes(program))
     simulated = Simulated(fault, compiles)
-    final = worst(simulated.see(whole).judged)
+    final = worst(simulated.compile_part(whole).judged)
     assert final is not None
     simulated.made = 0
     searched = Search(cast(Trials, simulated), program, inputs, final)
@@ -152,7 +152,7 @@ def test_two_faults_are_told_apart() -> None:
     assert [node.name for node in searched.others] == ["cos_11"]
 
 
-def test_where_the_budget_ends_the_smallest_part_so_far_is_told_as_such() -> None:
+def test_where_the_budget_ends_the_smallest_part_so_far_is_reported_as_such() -> None:
     found, searched, simulated = search(fused("mul_3", "sin_3"), compiles=3)
     assert not searched.is_complete
     assert simulated.notes[-1] == "the budget was spent before the smallest part was found"

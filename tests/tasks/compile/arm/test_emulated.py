@@ -128,7 +128,7 @@ def test_without_time_for_more_the_two_smallest_sizes_are_compared_and_the_rest_
     assert verified.accepted, verified.reasons
     compared = {deviation.case for deviation in verified.deviations}
     assert {"batch=1 seed=0", "batch=2 seed=0"} <= compared
-    left_out = {told.partition(":")[0] for told in verified.left_out}
+    left_out = {reason.partition(":")[0] for reason in verified.left_out}
     assert left_out == set(built.reference.cases) - {"batch=1 seed=0", "batch=2 seed=0"}
     assert not left_out & compared
 

@@ -31,7 +31,7 @@ from handoff.tasks.compile.reading.instructions import features_of, find_arm_fea
         (b"ptrue", b"p0.s", {"sve"}),
     ],
 )
-def test_an_instruction_tells_the_feature_that_it_needs(
+def test_an_instruction_names_the_feature_that_it_needs(
     mnemonic: bytes, operands: bytes, features: set[str]
 ) -> None:
     assert features_of(mnemonic, operands) == features

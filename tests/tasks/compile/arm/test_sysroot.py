@@ -18,7 +18,7 @@ from handoff.tasks.release.jobs import names_in_order
 ROOT = Path(own_package()).parent
 
 
-def test_what_is_missing_is_told_with_how_to_get_it(
+def test_what_is_missing_is_reported_with_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sysroot, "sysroot_folder", lambda: tmp_path)
@@ -54,7 +54,7 @@ def test_an_option_that_needs_the_machine_itself_is_refused(option: str) -> None
 
 @pytest.mark.skipif(sysroot.is_arm_host(), reason="this machine times such packages")
 def test_what_an_emulator_runs_is_probed_and_not_timed() -> None:
-    told = names_in_order(["cpu-avx2", "arm64-v8.2"])
-    assert "probe arm64-v8.2" in told
-    assert not {"measure arm64-v8.2", "benchmark arm64-v8.2"} & set(told)
-    assert "benchmark cpu-avx2" in told
+    names = names_in_order(["cpu-avx2", "arm64-v8.2"])
+    assert "probe arm64-v8.2" in names
+    assert not {"measure arm64-v8.2", "benchmark arm64-v8.2"} & set(names)
+    assert "benchmark cpu-avx2" in names

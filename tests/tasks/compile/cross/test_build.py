@@ -22,14 +22,14 @@ from handoff.artifacts.machine.gpu import PROFILES
 from handoff.artifacts.recipe.target import CudaTarget, parse_target
 from handoff.tasks.compile import step
 from handoff.tasks.compile.cross import build
-from handoff.tasks.compile.cross.build import CrossBuilt, compile_for
+from handoff.tasks.compile.cross.build import CrossBuildResult, compile_for
 from handoff.tasks.compile.cross.fatbinary import find_fatbinary
 from handoff.tasks.compile.cross.toolkit import (
     can_add_ptx,
     find_toolkit,
     write_driver_stub,
 )
-from handoff.tasks.compile.machine.vector_isa import vectorised_for
+from handoff.tasks.compile.machine.vector_isa import restrict_vector_isa
 from handoff.tasks.compile.messages import CompileJob, CompileResult
 from handoff.tasks.optimize.programs import save_program
 from tests.tasks.compile.cross import models
@@ -88,22 +88,22 @@ def tied_and_scattering() -> ExportedProgram:
 
 @dataclass(frozen=True)
 class Released:
-    """A package as a release has it compiled, and what the release is told of it."""
+    """A package as a release has it compiled, and what the release learns of it."""
 
-    built: CrossBuilt
-    told: CompileResult
+    built: CrossBuildResult
+    result: CompileResult
 
 
 @pytest.fixture(scope="module")
 def released(program: ExportedProgram, tmp_path_factory: pytest.TempPathFactory) -> Released:
     """The small network for an H100."""
-    folder, made = tmp_path_factory.mktemp("h100"), []
+    folder, packages = tmp_path_factory.mktemp("h100"), []
 
-    def keep(*args: Any, **options: Any) -> CrossBuilt:
+    def keep(*args: Any, **options: Any) -> CrossBuildResult:
         built = compile_for(*args, **options)
         # It goes with its place.
         kept = shutil.copytree(built.package.parent, folder / "sm_90")
-        made.append(replace(built, package=Path(kept, built.package.name)))
+        packages.append(replace(built, package=Path(kept, built.package.name)))
         return built
 
     save_program(program, folder / "program.pt2")
@@ -111,12 +111,12 @@ def released(program: ExportedProgram, tmp_path_factory: pytest.TempPathFactory)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "compile_for", keep)
         patch.setattr(step, "can_compile", lambda _target: False)
-        told = step.run(CompileJob(folder / "program.pt2", target, folder / "package", {}))
-    return Released(made[0], told)
+        result = step.run(CompileJob(folder / "program.pt2", target, folder / "package", {}))
+    return Released(packages[0], result)
 
 
 @pytest.fixture(scope="module")
-def built(released: Released) -> CrossBuilt:
+def built(released: Released) -> CrossBuildResult:
     return released.built
 
 
@@ -124,7 +124,7 @@ def built(released: Released) -> CrossBuilt:
 class Second:
     """A package that was made after another, and what torch was like before and afterwards."""
 
-    built: CrossBuilt
+    built: CrossBuildResult
     place: Path
     before: dict[str, object]
     after: dict[str, object]
@@ -132,7 +132,7 @@ class Second:
 
 @pytest.fixture(scope="module")
 def second(
-    built: CrossBuilt,
+    built: CrossBuildResult,
     tied_and_scattering: ExportedProgram,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Second:
@@ -143,12 +143,12 @@ def second(
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "place"))
         before = state()
         # As in a release: else Inductor compiles a test program for each level, for each place.
-        with vectorised_for(CudaTarget(80).host):
+        with restrict_vector_isa(CudaTarget(80).host):
             made = compile_for(tied_and_scattering, PROFILES["sm_80"], folder / "sm_80")
         return Second(made, folder / "place", before, state())
 
 
-def test_the_binary_says_which_gpu_it_is_for(built: CrossBuilt, second: Second) -> None:
+def test_the_binary_says_which_gpu_it_is_for(built: CrossBuildResult, second: Second) -> None:
     for made, capability, count in ((built, 90, 2), (second.built, 80, 3)):
         assert made.inspection.capabilities == {capability}
         assert len(made.kernels) == len(made.inspection.kernels) == count
@@ -161,21 +161,21 @@ def test_the_binary_says_which_gpu_it_is_for(built: CrossBuilt, second: Second) 
             assert metadata["AOTI_COMPUTE_CAPABILITY"] == str(capability)
 
 
-def test_a_release_is_told_what_each_kernel_in_the_package_was_compiled_from(
+def test_a_release_learns_what_each_kernel_in_the_package_was_compiled_from(
     released: Released, program: ExportedProgram
 ) -> None:
-    told = released.told.sources
-    assert told == tuple(kernel.source for kernel in released.built.kernels)
-    assert {source.name for source in told} == released.built.inspection.names
-    assert told == compiled_sources(program, "cuda-sm90")
+    sources = released.result.sources
+    assert sources == tuple(kernel.source for kernel in released.built.kernels)
+    assert {source.name for source in sources} == released.built.inspection.names
+    assert sources == compiled_sources(program, "cuda-sm90")
 
 
-def test_the_library_loads_the_driver_and_torch(built: CrossBuilt) -> None:
+def test_the_library_loads_the_driver_and_torch(built: CrossBuildResult) -> None:
     assert {"libcuda.so.1", "libtorch_cuda.so"} <= set(built.inspection.needed)
 
 
 def test_every_symbol_of_the_library_is_found_when_it_is_loaded(
-    built: CrossBuilt, tmp_path: Path
+    built: CrossBuildResult, tmp_path: Path
 ) -> None:
     """With the stub in the driver's place: the library asks for nothing else that isn't there."""
     stub = write_driver_stub(find_toolkit(PROFILES["sm_90"]).compiler, tmp_path)
@@ -192,18 +192,20 @@ def test_every_symbol_of_the_library_is_found_when_it_is_loaded(
     assert done.returncode == 0, done.stderr
 
 
-def test_the_batch_stays_dynamic(built: CrossBuilt) -> None:
+def test_the_batch_stays_dynamic(built: CrossBuildResult) -> None:
     (code,) = members(built.package, "wrapper.cpp")
     assert re.search(rb"int64_t (s\d+) = arg\w+_size\[0\];", code)
 
 
-def test_what_is_kept_of_a_kernel_is_read_off_its_binary(built: CrossBuilt) -> None:
+def test_what_is_kept_of_a_kernel_is_read_off_its_binary(built: CrossBuildResult) -> None:
     assert all(8 <= kernel.registers <= 255 for kernel in built.kernels)
     assert all(kernel.spills == 0 and kernel.candidates >= 1 for kernel in built.kernels)
     assert all(0 < kernel.resident_warps <= 64 for kernel in built.kernels)
 
 
-def test_the_weights_are_embedded_each_its_own(built: CrossBuilt, program: ExportedProgram) -> None:
+def test_the_weights_are_embedded_each_its_own(
+    built: CrossBuildResult, program: ExportedProgram
+) -> None:
     found = embedded_weights(built.package)
     assert found.keys() == program.state_dict.keys()
     for name, tensor in program.state_dict.items():
@@ -222,7 +224,7 @@ def test_the_same_bytes_come_out_where_the_place_is_the_same(
     first = made.read_bytes()
     shutil.rmtree(second.place)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(second.place))
-    with vectorised_for(CudaTarget(80).host):
+    with restrict_vector_isa(CudaTarget(80).host):
         compile_for(tied_and_scattering, PROFILES["sm_80"], made.parent)
     assert made.read_bytes() == first
 
@@ -255,7 +257,10 @@ def test_a_failure_leaves_the_folder_as_it_was(
 
 
 def test_refuses_a_package_with_kernels_for_another_gpu(
-    built: CrossBuilt, program: ExportedProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    built: CrossBuildResult,
+    program: ExportedProgram,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def write_another(_program: object, *, package_path: str, inductor_configs: object) -> None:
         assert inductor_configs
@@ -269,7 +274,7 @@ def test_refuses_a_package_with_kernels_for_another_gpu(
 
 @pytest.mark.long
 def test_the_same_process_still_compiles_for_the_cpu(
-    built: CrossBuilt, program: ExportedProgram, tmp_path: Path
+    built: CrossBuildResult, program: ExportedProgram, tmp_path: Path
 ) -> None:
     assert built.package.exists()
     path = tmp_path / "cpu.pt2"
@@ -286,7 +291,7 @@ WITH_PTX = find_fatbinary() is not None and can_add_ptx()
 @pytest.fixture(scope="module")
 def scattering(
     second: Second, tied_and_scattering: ExportedProgram, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, CrossBuilt]:
+) -> dict[str, CrossBuildResult]:
     """That network for an A100 and an H100; the latter with PTX, where it can be had here."""
     folder = tmp_path_factory.mktemp("scatter") / "sm_90"
     made = compile_for(tied_and_scattering, PROFILES["sm_90"], folder, ptx=WITH_PTX)
@@ -295,7 +300,7 @@ def scattering(
 
 @pytest.mark.parametrize(("slug", "kernels"), [("sm_80", 1), ("sm_90", 2)])
 def test_what_a_gpu_can_not_do_is_left_to_torch(
-    slug: str, kernels: int, scattering: dict[str, CrossBuilt]
+    slug: str, kernels: int, scattering: dict[str, CrossBuildResult]
 ) -> None:
     """An A100 has no atomic addition of bfloat16: torch's own kernel adds, after one for zeros."""
     made = scattering[slug]
@@ -306,7 +311,7 @@ def test_what_a_gpu_can_not_do_is_left_to_torch(
     assert (b"aoti_torch_cuda_scatter_reduce" in code) is (kernels == 1)
 
 
-def kinds(made: CrossBuilt) -> list[tuple[str, int, str]]:
+def kinds(made: CrossBuildResult) -> list[tuple[str, int, str]]:
     return [(kernel.kind, kernel.capability, kernel.specific) for kernel in made.inspection.kernels]
 
 
@@ -316,7 +321,7 @@ needs_ptx = pytest.mark.skipif(
 
 
 @needs_ptx
-def test_ptx_lies_beside_the_machine_code(scattering: dict[str, CrossBuilt]) -> None:
+def test_ptx_lies_beside_the_machine_code(scattering: dict[str, CrossBuildResult]) -> None:
     assert kinds(scattering["sm_90"]) == [("cubin", 90, ""), ("ptx", 90, "a")] * 4
     assert kinds(scattering["sm_80"]) == [("cubin", 80, "")] * 3
 
@@ -329,7 +334,7 @@ def test_ptx_for_an_a100_is_for_newer_ones_too(program: ExportedProgram, tmp_pat
 
 
 def test_tied_weights_are_embedded_once_and_strides_are_kept(
-    scattering: dict[str, CrossBuilt],
+    scattering: dict[str, CrossBuildResult],
 ) -> None:
     # As those that were compiled: seeded.
     model = Tied()

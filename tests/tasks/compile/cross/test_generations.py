@@ -18,11 +18,11 @@ from handoff.artifacts.machine.gpu import KIB, PROFILES
 from handoff.artifacts.recipe.target import CudaTarget, named_target
 from handoff.tasks.compile.cross import fatbinary, toolkit
 from handoff.tasks.compile.cross.assembling import Assembler, assemble, require_room
-from handoff.tasks.compile.cross.build import CrossBuilt, compile_for, require_kernels_for
+from handoff.tasks.compile.cross.build import CrossBuildResult, compile_for, require_kernels_for
 from handoff.tasks.compile.cross.driver import KernelResources
 from handoff.tasks.compile.cross.fatbinary import find_fatbinary
 from handoff.tasks.compile.cross.inspect_binary import inspect_binary, read_elf
-from handoff.tasks.compile.machine.vector_isa import vectorised_for
+from handoff.tasks.compile.machine.vector_isa import restrict_vector_isa
 from tests.tasks.compile.cross import models
 
 pytestmark = [
@@ -38,7 +38,7 @@ A100, H100 = TARGET.profiles
 
 
 @dataclass(frozen=True)
-class Kept:
+class CompiledKernel:
     """A kernel that was compiled: its name, what Triton made of it, and its warps."""
 
     name: str
@@ -50,27 +50,27 @@ class Kept:
 class Both:
     """The package for both, and what was assembled on the way."""
 
-    built: CrossBuilt
-    kept: tuple[Kept, ...]
+    built: CrossBuildResult
+    kept: tuple[CompiledKernel, ...]
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
     """The small network for an A100 and an H100; once for all tests of this file."""
-    kept: list[Kept] = []
-    take = Assembler.take
+    kept: list[CompiledKernel] = []
+    assemble = Assembler.assemble_further
 
     def note(self: Assembler, name: str, binary: Any, warps: int) -> Any:
-        kept.append(Kept(name, binary, warps))
-        return take(self, name, binary, warps)
+        kept.append(CompiledKernel(name, binary, warps))
+        return assemble(self, name, binary, warps)
 
     folder = tmp_path_factory.mktemp("both") / "package"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Assembler, "take", note)
+        patch.setattr(Assembler, "assemble_further", note)
         # Other processes compile the same network, and Inductor's names are by its code.
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder.with_name("place")))
         # As in a release: else Inductor compiles a test program for each level, for each place.
-        with vectorised_for(CudaTarget(80).host):
+        with restrict_vector_isa(CudaTarget(80).host):
             built = compile_for(models.two_layers(), A100, folder, further=(H100,))
     return Both(built, tuple(kept))
 
@@ -88,10 +88,10 @@ def test_each_kernel_has_machine_code_for_each_and_the_ptx_of_the_lowest(both: B
 @pytest.mark.compile
 def test_what_a_kernel_takes_of_each_further_gpu_is_known(both: Both) -> None:
     for kernel in both.built.kernels:
-        (elsewhere,) = kernel.elsewhere
-        assert elsewhere.capability == 90
-        assert 0 < elsewhere.registers <= 255
-        assert str(elsewhere) == f"{elsewhere.registers} registers for sm_90"
+        (further,) = kernel.further
+        assert further.capability == 90
+        assert 0 < further.registers <= 255
+        assert str(further) == f"{further.registers} registers for sm_90"
 
 
 @pytest.mark.compile
@@ -155,8 +155,8 @@ def test_a_package_that_lacks_a_kernel_s_code_for_one_gpu_is_refused(
         for kernel in found.kernels
         if (kernel.kind, kernel.capability) == ("cubin", capability)
     }
-    told = f"machine code of {lacking} for sm_{capability}, got that for sm_{170 - capability}"
-    with pytest.raises(BlessingRefused, match=told):
+    message = f"machine code of {lacking} for sm_{capability}, got that for sm_{170 - capability}"
+    with pytest.raises(BlessingRefused, match=message):
         require_kernels_for((A100, H100), both.built.kernels, found)
 
 
@@ -173,7 +173,7 @@ def test_a_package_that_holds_another_gpu_s_code_is_refused(both: Both) -> None:
 
 
 @pytest.mark.parametrize(
-    ("registers", "warps", "shared", "told"),
+    ("registers", "warps", "shared", "message"),
     [
         (64, 4, 48 * KIB, ""),
         (64, 32, 99 * KIB, ""),
@@ -182,16 +182,16 @@ def test_a_package_that_holds_another_gpu_s_code_is_refused(both: Both) -> None:
         (32, 64, 0, "at most 1024 threads, got 2048"),
     ],
 )
-def test_a_block_has_to_fit_each_gpu(registers: int, warps: int, shared: int, told: str) -> None:
+def test_a_block_has_to_fit_each_gpu(registers: int, warps: int, shared: int, message: str) -> None:
     taken = KernelResources("triton_0", 86, registers, 0)
 
     def check() -> None:
         require_room("triton_0", taken, warps, shared, PROFILES["sm_86"])
 
-    if not told:
+    if not message:
         check()
         return
-    with pytest.raises(BlessingRefused, match=f"a block of triton_0 doesn't fit sm_86.*{told}"):
+    with pytest.raises(BlessingRefused, match=f"a block of triton_0 doesn't fit sm_86.*{message}"):
         check()
 
 
@@ -200,7 +200,7 @@ def never(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lacks", "told"),
+    ("remove", "message"),
     [
         (
             lambda patch: patch.setattr(fatbinary, "find_fatbinary", lambda: None),
@@ -221,11 +221,11 @@ def never(*_: object, **__: object) -> None:
     ids=["fatbinary", "torch", "ptxas"],
 )
 def test_what_it_takes_is_asked_for_before_anything_is_compiled(
-    lacks: Callable[[pytest.MonkeyPatch], None], told: str,
+    remove: Callable[[pytest.MonkeyPatch], None], message: str,
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:  # fmt: skip
     program = models.two_layers()
-    lacks(monkeypatch)
+    remove(monkeypatch)
     monkeypatch.setattr("torch._inductor.aoti_compile_and_package", never)
-    with pytest.raises(EnvironmentLacking, match=told):
+    with pytest.raises(EnvironmentLacking, match=message):
         compile_for(program, A100, tmp_path / "package", further=(H100,))

@@ -77,7 +77,7 @@ def test_torch_is_as_before_when_a_piece_has_moved(monkeypatch: pytest.MonkeyPat
 
 
 def test_refuses_when_what_remembers_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(pretend._REMEMBERING, "torch.utils._triton", ("has_tritons",))
+    monkeypatch.setitem(pretend._CACHED_FUNCTIONS, "torch.utils._triton", ("has_tritons",))
     with (
         pytest.raises(EnvironmentLacking, match=r"_triton\.has_tritons, which remembers"),
         pretend_gpu(PROFILES["sm_90"]),

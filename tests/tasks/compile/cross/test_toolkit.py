@@ -63,7 +63,7 @@ def test_names_the_headers_that_are_missing(
     (include / "crt").mkdir(parents=True)
     (include / "crt" / "host_defines.h").touch()
     (include / "cuda.h").write_text("#define CUDA_VERSION 13020\n")
-    monkeypatch.setattr(toolkit, "_package_folder", lambda _name: [tmp_path])
+    monkeypatch.setattr(toolkit, "_package_folders", lambda _name: [tmp_path])
     with pytest.raises(EnvironmentLacking, match=r"got no cuda_runtime_api\.h, nv/target"):
         toolkit.find_toolkit(H100)
     # Headers of another CUDA are none.
@@ -97,8 +97,10 @@ def test_refuses_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_asks_for_fatbinary_only_where_ptx_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fatbinary, "find_fatbinary", lambda: None)
     assert toolkit.find_toolkit(H100).fatbinary is None
-    told = "no fat binaries can be made .* expected NVIDIA's fatbinary, got none.*nvidia-cuda-nvcc"
-    with pytest.raises(EnvironmentLacking, match=told):
+    message = (
+        "no fat binaries can be made .* expected NVIDIA's fatbinary, got none.*nvidia-cuda-nvcc"
+    )
+    with pytest.raises(EnvironmentLacking, match=message):
         toolkit.find_toolkit(H100, ptx=True)
 
 

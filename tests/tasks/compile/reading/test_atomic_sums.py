@@ -57,7 +57,7 @@ def test_code_that_adds_atomically_is_found(tmp_path: Path) -> None:
     ]
     program = _program([function for _, function in functions])
     found = find_atomic_sums(compile_as_torch_does(program, tmp_path / "package"))
-    # Each in another kernel, of which none is told twice.
+    # Each in another kernel, of which none is listed twice.
     assert len(found) == len(functions)
     for name, _ in functions:
         assert any(name in one for one in found), name

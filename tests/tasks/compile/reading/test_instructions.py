@@ -1,4 +1,4 @@
-"""Instruction sets are read off what a compiler emitted, whatever it was told."""
+"""Instruction sets are read off what a compiler emitted, whatever it was asked for."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def test_each_level_is_known_by_its_code(name: str, tmp_path: Path) -> None:
         assert not found
 
 
-def test_a_missing_disassembler_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_disassembler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(EnvironmentLacking, match="objdump"):
         find_instruction_sets(tmp_path / "library.so")
 
 
-def test_what_is_no_library_is_told(tmp_path: Path) -> None:
+def test_what_is_no_library_is_reported(tmp_path: Path) -> None:
     (tmp_path / "library.so").write_text("no library")
     with pytest.raises(EnvironmentLacking, match=r"library\.so"):
         find_instruction_sets(tmp_path / "library.so")

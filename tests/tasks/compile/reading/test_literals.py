@@ -187,7 +187,7 @@ def test_a_text_that_is_pasted_into_a_literal_or_a_comment_is_refused(
 @pytest.mark.parametrize(
     "line",
     [
-        # Of YOLOv8: a size that only a number of the data tells.
+        # Of YOLOv8: a size that only a number of the data decides.
         "float zuf0_raw; auto zuf0 = zuf0_raw;",
         "int64_t u3_raw; auto u3 = u3_raw;",
         # What a later Inductor may call its variables.
