@@ -91,7 +91,7 @@ def test_a_busy_server_and_a_broken_line_are_tried_again(server: TlsServer, to: 
     assert len(tries) == 3
 
 
-def test_what_isnt_there_is_told_at_once(server: TlsServer, to: Path) -> None:
+def test_what_isnt_there_is_reported_at_once(server: TlsServer, to: Path) -> None:
     server.answers["/none"] = body(b"", 404)
     refused(archive_at(server, "/none"), to, "HTTP status 404", DeliveryUnreachable)
     assert len(server.asked) == 1
