@@ -7,8 +7,7 @@ import importlib
 import importlib.util
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +55,8 @@ def capture_by(
 
     `example` and `rows` are of the signature's shapes and dtypes.
     """
-    with _ignore_warnings(), torch.no_grad():
+    # TorchScript says with every call that it is deprecated.
+    with warnings.catch_warnings(action="ignore"), torch.no_grad():
         match method:
             case "torch.fx":
                 return _wrap(torch.fx.symbolic_trace(module))
@@ -73,14 +73,6 @@ def capture_by(
                 return _capture_by_onnx(module, signature, example)
             case "lazy tensors":
                 return _capture_by_lazy_tensors(module)
-
-
-@contextmanager
-def _ignore_warnings() -> Iterator[None]:
-    # TorchScript says with every call that it is deprecated.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _wrap(captured: Callable[..., Any]) -> Capture:

@@ -206,12 +206,9 @@ class FollowedModel:
             self._served = None
 
     def _follow(self) -> None:
-        while not self._closing.wait(self._draw_pause()):
+        every_s, jitter = self._options.every_s, self._options.jitter
+        while not self._closing.wait(every_s * random.uniform(1.0 - jitter, 1.0 + jitter)):  # noqa: S311
             self.look()
-
-    def _draw_pause(self) -> float:
-        jitter = self._options.jitter
-        return self._options.every_s * random.uniform(1.0 - jitter, 1.0 + jitter)  # noqa: S311
 
     def _look_once(self) -> None:
         served = self._served

@@ -12,7 +12,6 @@ from safetensors.torch import load as read_tensors
 from handoff.artifacts.delivery.contract import EXAMPLES_FILE
 from handoff.artifacts.delivery.golden import golden_difference
 from handoff.artifacts.errors import InputsRefused, PackageRefused, first_line
-from handoff.artifacts.release.manifest import TargetRecord
 from handoff.artifacts.serve.loader import LoadedModel, load
 from handoff.artifacts.serve.sealing import seal_file
 from handoff.tasks.follow.messages import TriedRelease, TryReleaseJob
@@ -76,16 +75,13 @@ def _call_on_example(
 def _measured_deviation(model: LoadedModel, index: int, output: int) -> float:
     """Return how far the output lay from eager's on that example when it was accepted."""
     (record,) = (target for target in model.manifest.targets if target.slug == model.target)
-    return max(_example_deviations(record, index, output), default=0.0)
-
-
-def _example_deviations(record: TargetRecord, index: int, output: int) -> list[float]:
     label = f"{_EXAMPLE_PREFIX}{index}"
-    return [
+    deviations = (
         deviation.max_abs
         for deviation in record.deviations
         if deviation.output == output and label in deviation.case.split()
-    ]
+    )
+    return max(deviations, default=0.0)
 
 
 def _golden_mismatch_error(
