@@ -106,10 +106,10 @@ class Archive:
             offsets.append((offset, member.begin + member.size))
         if at != limit or len(roots) != 1:
             raise self.refuse("one folder of members", f"{len(roots)} folders")
-        self._check_apart(offsets, begin)
+        self._check_disjoint(offsets, begin)
         return members
 
-    def _check_apart(self, spans: list[tuple[int, int]], directory: int) -> None:
+    def _check_disjoint(self, spans: list[tuple[int, int]], directory: int) -> None:
         end = 0
         for begin, stop in sorted(spans):
             if begin < end:

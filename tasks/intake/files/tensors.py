@@ -25,8 +25,8 @@ _STORAGES = {
     "ComplexDoubleStorage": torch.complex128,
 }
 _LOCATION = re.compile(r"(cpu|cuda|mps|xpu|hpu|mtia|xla)(:[0-9]{1,3})?")
-_LARGEST = 1 << 62
-_WRAPPINGS = 2
+_MAX_NUMBER = 1 << 62
+_MAX_WRAPPINGS = 2
 _PLAIN_TYPES = {"torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer"}
 
 
@@ -41,7 +41,7 @@ def _unwrap(described: Call) -> Call:
 
     Attributes that somebody set on a tensor are left out: torch's own code reads none of them.
     """
-    for _ in range(_WRAPPINGS):
+    for _ in range(_MAX_WRAPPINGS):
         match described.function.name, described.args:
             case "_rebuild_parameter", (Call() as inner, bool(), OrderedItems() as hooks):
                 pass
@@ -75,10 +75,12 @@ class TensorFile:
         self.archive = Archive(path)
         self.where = path.name
         self.content, keys = decode(self.archive.read("data.pkl"), self.where)
-        held = {name[5:] for name in self.archive.members if name.startswith("data/")}
-        if held != keys:
-            odd = sorted(held ^ keys)[0]
-            raise self.archive.refuse("one member for each storage", f"a mismatch at {odd[:20]!r}")
+        stored = {name[5:] for name in self.archive.members if name.startswith("data/")}
+        if stored != keys:
+            mismatched = sorted(stored ^ keys)[0]
+            raise self.archive.refuse(
+                "one member for each storage", f"a mismatch at {mismatched[:20]!r}"
+            )
         self._storages: dict[str, torch.Tensor] = {}
         self._tensors: dict[tuple[object, ...], torch.Tensor] = {}
 
@@ -111,7 +113,7 @@ class TensorFile:
         if hooks or any(rest) or len(size) != len(stride) or len(size) > 64:
             raise self.archive.refuse("a plain dense tensor", "one with hooks or odd strides")
         numbers = (offset, *size, *stride)
-        if not all(type(n) is int and 0 <= n < _LARGEST for n in numbers):
+        if not all(type(n) is int and 0 <= n < _MAX_NUMBER for n in numbers):
             raise self.archive.refuse("sizes and strides of 0 or more", "other values")
         dtype, numel = self._check_storage(storage, dtype)
         count, last = 1, offset
@@ -137,16 +139,19 @@ class TensorFile:
     ) -> tuple[torch.dtype, int]:
         """Return dtype and number of elements of `storage`, whose size is that of its member."""
         kind = storage.kind
-        untyped = str(kind) == "torch.storage.UntypedStorage"
-        found = dtype if untyped else _STORAGES.get(kind.name)
-        if found is None or not (untyped or (kind.module == "torch" and dtype is None)):
+        is_untyped = str(kind) == "torch.storage.UntypedStorage"
+        storage_dtype = dtype if is_untyped else _STORAGES.get(kind.name)
+        if storage_dtype is None or not (is_untyped or (kind.module == "torch" and dtype is None)):
             raise self.archive.refuse("storages of torch's dense dtypes", str(kind))
         if not _LOCATION.fullmatch(storage.location):
             raise self.archive.refuse("a storage that was saved from a device", storage.location)
-        held = self.archive.members[f"data/{storage.key}"].size
-        if storage.numel < 0 or storage.numel * (1 if untyped else found.itemsize) != held:
-            raise self.archive.refuse(f"{storage.numel} elements of {found}", f"{held} bytes")
-        return found, held // found.itemsize
+        size_bytes = self.archive.members[f"data/{storage.key}"].size
+        itemsize = 1 if is_untyped else storage_dtype.itemsize
+        if storage.numel < 0 or storage.numel * itemsize != size_bytes:
+            raise self.archive.refuse(
+                f"{storage.numel} elements of {storage_dtype}", f"{size_bytes} bytes"
+            )
+        return storage_dtype, size_bytes // storage_dtype.itemsize
 
     def _load(self, key: str) -> torch.Tensor:
         if key not in self._storages:
