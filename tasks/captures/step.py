@@ -218,12 +218,12 @@ def other_cases(signature: ModelSignature, example: Tensors) -> list[CaseSpec]:
     `example` is of the signature's shapes; its dtypes don't matter. Of each dimension: the
     smallest, the one after it, and two odd ones, all of them within its range.
     """
-    taken = signature.measure_inputs(example)
-    cases = [CaseSpec(f"other values ({seed})", taken, seed) for seed in (1, 2)]
+    example_sizes = signature.measure_inputs(example)
+    cases = [CaseSpec(f"other values ({seed})", example_sizes, seed) for seed in (1, 2)]
     for name, limits in signature.dimensions.items():
         for size in sorted({limits.min, limits.second, *limits.among(*_ODD_SIZES)}):
-            if size != taken[name]:
-                cases.append(CaseSpec(f"{name} = {size}", {**taken, name: size}, 0))
+            if size != example_sizes[name]:
+                cases.append(CaseSpec(f"{name} = {size}", {**example_sizes, name: size}, 0))
     return cases
 
 

@@ -22,7 +22,7 @@ class Budget:
         self._names: set[str] = set()
         self._deadline = time.monotonic() + limits.seconds
 
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         """Return the seconds that are left; raise `DeliveryUnreachable` when there are none."""
         remaining = self._deadline - time.monotonic()
         if remaining <= 0:
@@ -34,12 +34,12 @@ class Budget:
 
     def check_time(self, _count: int) -> None:
         """Look at the time: a progress callback for bytes that were counted before."""
-        self.left_s()
+        self.remaining_s()
 
     def take_bytes(self, count: int) -> None:
         """Count bytes that arrived, and look at the time; raise when it is too much."""
         self.size_bytes += count
-        self.left_s()
+        self.remaining_s()
         if self.size_bytes > self.limits.size_bytes:
             raise _too_large_error(f"at most {self.limits.size_bytes} bytes", "more")
 
@@ -54,7 +54,7 @@ class Budget:
 
         It is relative, of plain names, and hasn't come before.
         """
-        self.left_s()
+        self.remaining_s()
         if not is_plain_path(name) or name.count("/") >= _MAX_DEPTH:
             raise DeliveryUnreadable(
                 f"the delivery holds a {kind} with a name that is never written",

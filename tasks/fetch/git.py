@@ -116,10 +116,10 @@ class _Git:
         try:
             return subprocess.run(
                 self.command(*arguments, is_inside=is_inside), stdin=subprocess.DEVNULL,
-                capture_output=True, check=True, timeout=self._budget.left_s(),
+                capture_output=True, check=True, timeout=self._budget.remaining_s(),
             ).stdout  # fmt: skip
         except subprocess.TimeoutExpired:
-            self._budget.left_s()
+            self._budget.remaining_s()
             raise
 
     @contextmanager

@@ -126,7 +126,7 @@ def download(source: ArchiveSource, path: Path, budget: Budget) -> None:
         except (OSError, http.client.HTTPException) as error:
             if not _is_transient(error) or pauses.are_over:
                 raise _unreachable_error(source.url, error) from None
-        pauses.take(budget.left_s())
+        pauses.take(budget.remaining_s())
     if digest != source.digest.hex:
         raise DeliveryUnreadable(
             f"{redacted(source.url)} is not what was announced",
@@ -143,12 +143,12 @@ def _download_once(url: str, path: Path, budget: Budget) -> str:
         request.add_unredirected_header("Authorization", authorization)
     hasher = hashlib.sha256()
     size = 0
-    timeout_s = min(_SILENCE_S, budget.left_s())
+    timeout_s = min(_SILENCE_S, budget.remaining_s())
     with _opener().open(request, timeout=timeout_s) as response, path.open("wb") as target:
         budget.require_room(int(response.headers.get("Content-Length") or 0))
         while chunk := response.read(_DOWNLOAD_CHUNK_BYTES):
             size += len(chunk)
-            budget.left_s()
+            budget.remaining_s()
             budget.require_room(size)
             hasher.update(chunk)
             target.write(chunk)

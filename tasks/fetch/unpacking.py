@@ -133,7 +133,7 @@ def _inflate(packed: Path, plain: Path, budget: Budget) -> None:
         while data:
             chunk = inflater.decompress(data, _CHUNK_BYTES)
             size += len(chunk)
-            budget.left_s()
+            budget.remaining_s()
             if size > limit:
                 budget.require_room(size)
                 raise _refuse(f"at most {limit} bytes", "more")

@@ -38,7 +38,13 @@ def warm_up(model: LoadedModel, folder: Path) -> int:
                 got.cpu(), want, room=_measured_deviation(model, index, output)
             )
             if mismatch:
-                raise _golden_mismatch_error(model, index, output, mismatch)
+                raise PackageRefused(
+                    f"{_format_name(model)} doesn't give the original model's outputs on example "
+                    f"{index}",
+                    expected="what the release holds, as near as it was when it was accepted",
+                    got=f"{mismatch} in output {output}",
+                    remedy="Roll back, look at what is other on this machine, and release it again",
+                )
     return count
 
 
@@ -82,17 +88,6 @@ def _measured_deviation(model: LoadedModel, index: int, output: int) -> float:
         if deviation.output == output and label in deviation.case.split()
     )
     return max(deviations, default=0.0)
-
-
-def _golden_mismatch_error(
-    model: LoadedModel, index: int, output: int, mismatch: str
-) -> PackageRefused:
-    return PackageRefused(
-        f"{_format_name(model)} doesn't give the original model's outputs on example {index}",
-        expected="what the release holds, as near as it was when it was accepted",
-        got=f"{mismatch} in output {output}",
-        remedy="Roll back, look at what is other on this machine, and release it again",
-    )  # fmt: skip
 
 
 def _format_name(model: LoadedModel) -> str:

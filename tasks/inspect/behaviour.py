@@ -100,7 +100,7 @@ def run_twice(delivery: LoadedDelivery, inputs: Tensors) -> Iterator[Finding]:
         return
     is_repeatable = equal_results(first, second)
     if not is_repeatable and not watcher.random_nodes and _is_repeatable_in_order(module, inputs):
-        yield _unordered_sums()
+        yield _unordered_sums_finding()
         is_repeatable = True
     yield from _random_findings(watcher, is_repeatable=is_repeatable)
     changed = [n for n, t in module.state_dict().items() if not equal_results((t,), (state[n],))]
@@ -128,7 +128,7 @@ def _is_repeatable_in_order(module: torch.fx.GraphModule, inputs: Tensors) -> bo
 
     What reads memory that nobody has written stays as it is: torch isn't to fill it meanwhile.
     """
-    before = (
+    saved = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch._C._get_deterministic_fill_uninitialized_memory(),
@@ -138,11 +138,11 @@ def _is_repeatable_in_order(module: torch.fx.GraphModule, inputs: Tensors) -> bo
     try:
         return equal_results(call(module, inputs), call(module, inputs))
     finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch._C._set_deterministic_fill_uninitialized_memory(before[2])
+        torch.use_deterministic_algorithms(saved[0], warn_only=saved[1])
+        torch._C._set_deterministic_fill_uninitialized_memory(saved[2])
 
 
-def _unordered_sums() -> Finding:
+def _unordered_sums_finding() -> Finding:
     return Finding(
         "sums-in-any-order",
         "note",
@@ -219,8 +219,15 @@ def check_sizes(delivery: LoadedDelivery) -> Iterator[Finding]:
     for name, limits in dimensions.items():
         small = {limits.min, limits.second, *limits.among(5)}
         for size in sorted(small):
-            if failure := _failure(delivery, name, size):
-                yield _baked_size(name, size, failure, _multiple_remedy(delivery, name, limits))
+            if failure := _find_failure(delivery, name, size):
+                yield Finding(
+                    "size-baked-in",
+                    "unsound",
+                    f"the model fails for {name} = {size}: {failure.reason}",
+                    _multiple_remedy(delivery, name, limits)
+                    or f"Write {name} as x.shape[...] in the forward, or declare it as fixed",
+                    failure.where,
+                )
                 break
         else:
             yield from _check_largest_size(delivery, name, limits, max(small))
@@ -234,14 +241,14 @@ class _Failure:
     where: str
 
 
-def _failure(delivery: LoadedDelivery, name: str, size: int) -> _Failure | None:
+def _find_failure(delivery: LoadedDelivery, name: str, size: int) -> _Failure | None:
     """Return why the model fails with `name` at `size`, the others small; None where it runs."""
     spec = CaseSpec("other size", {**_small_sizes(delivery), name: size}, 0)
     inputs = delivery.draw(spec)
     try:
         call(delivery.module, inputs)
     except Exception as error:  # noqa: BLE001 - as above: any failure is the finding
-        return _Failure(reason_of(error), _place_of_failure(delivery.module, inputs))
+        return _Failure(reason_of(error), _locate_failure(delivery.module, inputs))
     return None
 
 
@@ -249,16 +256,16 @@ def _multiple_remedy(delivery: LoadedDelivery, name: str, limits: Dimension) -> 
     """Return what to do where the model runs at multiples of a number of `name` alone, else ''."""
     if not delivery.cases:
         return ""
-    taken = delivery.contract.signature.measure_inputs(delivery.cases[0].inputs)
+    example_sizes = delivery.contract.signature.measure_inputs(delivery.cases[0].inputs)
 
     def runs(size: int) -> bool:
-        drawn = delivery.draw(CaseSpec("multiple", {**taken, name: size}, 0))
+        drawn = delivery.draw(CaseSpec("multiple", {**example_sizes, name: size}, 0))
         return is_runnable(delivery.module, drawn)
 
-    return told_multiple(name, runs, taken[name], limits)
+    return told_multiple(name, runs, example_sizes[name], limits)
 
 
-def _place_of_failure(module: torch.fx.GraphModule, inputs: Tensors) -> str:
+def _locate_failure(module: torch.fx.GraphModule, inputs: Tensors) -> str:
     """Return the place of the node that fails on these inputs, of any shapes and dtypes."""
     walker = _Walker(module)
     with torch.no_grad(), contextlib.suppress(Exception):
@@ -282,16 +289,6 @@ class _Walker(torch.fx.Interpreter):
         return value
 
 
-def _baked_size(name: str, size: int, failure: _Failure, remedy: str) -> Finding:
-    return Finding(
-        "size-baked-in",
-        "unsound",
-        f"the model fails for {name} = {size}: {failure.reason}",
-        remedy or f"Write {name} as x.shape[...] in the forward, or declare it as fixed",
-        failure.where,
-    )
-
-
 # What takes more intermediate results is left to the comparison, which has the memory for it.
 _LARGEST_BYTES = 2**30
 
@@ -313,14 +310,14 @@ def _check_largest_size(
         )
     if walker.size_bytes / max(fits, 1) * largest > _LARGEST_BYTES:
         return
-    failure = _failure(delivery, name, largest)
+    failure = _find_failure(delivery, name, largest)
     if failure is None:
         return
     fails = largest
     step = limits.multiple_of
     while fails - fits > step:
         middle = (fits + fails) // 2 // step * step
-        found = _failure(delivery, name, middle)
+        found = _find_failure(delivery, name, middle)
         fits, fails, failure = (middle, fails, failure) if not found else (fits, middle, found)
     yield Finding(
         "size-beyond-model",
@@ -339,8 +336,8 @@ def check_output_variation(delivery: LoadedDelivery) -> Iterator[Finding]:
     unmoved = _find_unmoved(delivery, _small_sizes(delivery))
     if unmoved and delivery.cases:
         # A graph of one edge may have one output whatever its nodes are.
-        taken = delivery.contract.signature.measure_inputs(delivery.cases[0].inputs)
-        also_unmoved = _find_unmoved(delivery, taken)
+        example_sizes = delivery.contract.signature.measure_inputs(delivery.cases[0].inputs)
+        also_unmoved = _find_unmoved(delivery, example_sizes)
         unmoved = {index: output for index, output in unmoved.items() if index in also_unmoved}
     for index, output in unmoved.items():
         yield Finding(

@@ -26,7 +26,9 @@ def input_ranges(delivery: LoadedDelivery, inputs: Tensors) -> Iterator[Finding]
     """
     specs = delivery.contract.inputs
     integers = [spec for spec in specs if "int" in spec.dtype]
-    yield from (_guessed_range(spec) for spec in integers if spec.is_guessed or spec.low is None)
+    yield from (
+        _guessed_range_finding(spec) for spec in integers if spec.is_guessed or spec.low is None
+    )
     if not integers or not all(tensor.numel() for tensor in inputs):
         return
     try:
@@ -40,10 +42,10 @@ def input_ranges(delivery: LoadedDelivery, inputs: Tensors) -> Iterator[Finding]
         if finding is not None:
             yield finding
         elif not spec.is_guessed:
-            yield from _check_narrow(spec, spec.low, spec.high, reading)
+            yield from _check_narrow_range(spec, spec.low, spec.high, reading)
 
 
-def _guessed_range(spec: TensorSpec) -> Finding:
+def _guessed_range_finding(spec: TensorSpec) -> Finding:
     if spec.low is None:
         message = (f"nothing says which numbers {spec.name} may hold: 0 and 1 are verified, and "
                    "none is refused when it is served")  # fmt: skip
@@ -83,7 +85,9 @@ def _check_table_bounds(
     return None
 
 
-def _check_narrow(spec: TensorSpec, low: float, high: float, reading: Reading) -> Iterator[Finding]:
+def _check_narrow_range(
+    spec: TensorSpec, low: float, high: float, reading: Reading
+) -> Iterator[Finding]:
     """Find what is refused though the graph would take it, unless somebody said so."""
     if spec.origin == DECLARED:
         return

@@ -173,7 +173,7 @@ def read_bare(staging: Path) -> tuple[ModuleSource, torch.fx.GraphModule]:
 
 
 def _check_and_clean(module: torch.fx.GraphModule, staging: Path) -> None:
-    """Hold the graph against the delivered code, and put our own messages in afterwards."""
+    """Compare the graph with the delivered code, then replace the messages of its assertions."""
     check_round_trip(module, staging / MODULE_FILE)
     replace_messages(module)
 

@@ -135,24 +135,24 @@ class ModuleBuilder:
             return refuse(what, expected=expected, got=got, where=where)
         return refuse(what, expected=expected, got=got, where=where, remedy=remedy)
 
-    def _build_module(self, described: Instance, path: str, depth: int) -> torch.nn.Module:
-        if id(described) in self._built:
-            if id(described) in self._unfinished:
+    def _build_module(self, instance: Instance, path: str, depth: int) -> torch.nn.Module:
+        if id(instance) in self._built:
+            if id(instance) in self._unfinished:
                 raise self._refuse("a tree of modules", f"a module inside itself at {path}")
-            return self._built[id(described)]
-        kind = find_class(described.kind)
+            return self._built[id(instance)]
+        kind = find_class(instance.kind)
         if kind is None or depth > _MAX_MODULES_DEPTH:
             raise self._refuse(
                 "classes of torch.nn",
-                f"{described.kind} at {path or 'the top'}",
+                f"{instance.kind} at {path or 'the top'}",
                 "Deliver the model with 'handoff deliver', which traces into modules that are "
                 "not torch.nn's own",
             )
         module: torch.nn.Module = kind.__new__(kind)
         torch.nn.Module.__init__(module)
-        self._built[id(described)] = module
-        self._unfinished.add(id(described))
-        state = described.state
+        self._built[id(instance)] = module
+        self._unfinished.add(id(instance))
+        state = instance.state
         for name in state:
             if not isinstance(name, str) or not NAME.fullmatch(name):
                 raise self._refuse("attributes with plain names", name)
@@ -162,7 +162,7 @@ class ModuleBuilder:
             if name not in _STRUCTURE:
                 self._fill_attribute(module, str(name), value, path)
         self._check_complete(module, path)
-        self._unfinished.discard(id(described))
+        self._unfinished.discard(id(instance))
         return module
 
     def _read_members(self, state: dict[object, object], key: str) -> list[tuple[str, object]]:
@@ -193,8 +193,8 @@ class ModuleBuilder:
             raise self._refuse("a set of buffers' names", transient)
         module._non_persistent_buffers_set.update(transient)
 
-    def _build_parameter(self, described: object) -> torch.nn.Parameter:
-        tensor = self._file.tensor(described)
+    def _build_parameter(self, description: object) -> torch.nn.Parameter:
+        tensor = self._file.tensor(description)
         if id(tensor) not in self._parameters:
             self._parameters[id(tensor)] = torch.nn.Parameter(tensor, requires_grad=False)
         return self._parameters[id(tensor)]

@@ -122,7 +122,8 @@ def _check_argument(
     names = _parameter_names(op, target, position) if is_whole else frozenset()
     if names & MESSAGES:
         return
-    if _namespace(target) not in BUILT_IN | {""}:
+    is_operator = isinstance(target, OpOverload | OpOverloadPacket)
+    if is_operator and str(target).partition(".")[0] not in BUILT_IN:
         _require(_EXTENSION_WORD, text, "a plain word")
     elif not any(is_known(name, text) for name in names):
         raise TextRefused(_describe_expected(names), text)
@@ -198,12 +199,6 @@ def _texts(value: object) -> Iterator[str]:
                 yield from _texts(item)
         case slice():
             yield from _texts((value.start, value.stop, value.step))
-
-
-def _namespace(target: object) -> str:
-    if isinstance(target, OpOverload | OpOverloadPacket):
-        return str(target).partition(".")[0]
-    return ""
 
 
 def _parameter_names(op: str, target: object, position: int | str) -> frozenset[str]:

@@ -46,7 +46,7 @@ def find_signature(
         for name, (hint, shape) in zip(unknown_inputs, choice, strict=True):
             specs[name] = TensorSpec(name, hint.dtype, shape, hint.low, hint.high)
         ordered = {name: specs[name] for name in hints}
-        if _runs(module, ordered, dimensions, {}):
+        if _is_runnable(module, ordered, dimensions, {}):
             return _fix_static_dimensions(module, ordered, dimensions)
         if time.monotonic() - began > _BUDGET_S:
             return None
@@ -84,7 +84,7 @@ def _candidates_for(
             yield Hint(dtype, (), ""), shape
 
 
-def _runs(
+def _is_runnable(
     module: torch.fx.GraphModule,
     specs: Mapping[str, TensorSpec],
     dimensions: Mapping[str, Dimension],
@@ -124,7 +124,7 @@ def _fix_static_dimensions(
     """Fix the batch or the length where the model runs at one size alone."""
     fixed = specs
     for name, sizes in _OTHER_SIZES.items():
-        if not any(_runs(module, specs, dimensions, {name: size}) for size in sizes):
+        if not any(_is_runnable(module, specs, dimensions, {name: size}) for size in sizes):
             fixed = {
                 key: _fix_dimension(spec, name, _FIRST_SIZES[name]) for key, spec in fixed.items()
             }
@@ -151,7 +151,7 @@ def find_ranges(
             ranges[name] = known[name]
             continue
         longest = _find_longest(module, specs, known) if name == LENGTH else 1024
-        first = 1 if _runs(module, specs, known, {name: 1}) else 2
+        first = 1 if _is_runnable(module, specs, known, {name: 1}) else 2
         ranges[name] = Dimension(first, longest)
     return ranges
 
@@ -162,12 +162,12 @@ def _find_longest(
     dimensions: Mapping[str, Dimension],
 ) -> int:
     """Return the longest length up to 512 that the model runs with, found by halving."""
-    if _runs(module, specs, dimensions, {LENGTH: _MAX_LENGTH}):
+    if _is_runnable(module, specs, dimensions, {LENGTH: _MAX_LENGTH}):
         return _MAX_LENGTH
     runs, fails = _FIRST_SIZES[LENGTH], _MAX_LENGTH
     while fails - runs > 1:
         middle = (runs + fails) // 2
-        if _runs(module, specs, dimensions, {LENGTH: middle}):
+        if _is_runnable(module, specs, dimensions, {LENGTH: middle}):
             runs = middle
         else:
             fails = middle
@@ -185,4 +185,4 @@ def runs_at_larger_sizes(
     wider = tuple(size if axis < 2 or isinstance(size, str) else size + 32
                   for axis, size in enumerate(spec.shape))  # fmt: skip
     changed = {**specs, name: replace(spec, shape=wider)}
-    return wider != spec.shape and _runs(module, changed, dimensions, {})
+    return wider != spec.shape and _is_runnable(module, changed, dimensions, {})

@@ -231,10 +231,6 @@ def _push_constant(value: object) -> Callable[[_Machine, Any], None]:
     return lambda machine, arg: machine.push(value)
 
 
-def _push_argument(machine: _Machine, arg: Any) -> None:  # noqa: ANN401
-    machine.push(arg)
-
-
 _HANDLERS: dict[str, Callable[[_Machine, Any], None]] = {
     "PROTO": lambda m, arg: None,
     "STOP": lambda m, arg: None,
@@ -263,6 +259,6 @@ _HANDLERS: dict[str, Callable[[_Machine, Any], None]] = {
     "BINGET": _push_memoised,
     "LONG_BINGET": _push_memoised,
     **dict.fromkeys(
-        ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE"), _push_argument
+        ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE"), _Machine.push
     ),
 }

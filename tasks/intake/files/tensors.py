@@ -36,13 +36,13 @@ def find_dtype(name: str) -> torch.dtype | None:
     return found if isinstance(found, torch.dtype) else None
 
 
-def _unwrap(described: Call) -> Call:
+def _unwrap(call: Call) -> Call:
     """Return the plain tensor's call inside a parameter's, or inside one with attributes.
 
     Attributes that somebody set on a tensor are left out: torch's own code reads none of them.
     """
     for _ in range(_MAX_WRAPPINGS):
-        match described.function.name, described.args:
+        match call.function.name, call.args:
             case "_rebuild_parameter", (Call() as inner, bool(), OrderedItems() as hooks):
                 pass
             case (
@@ -56,11 +56,11 @@ def _unwrap(described: Call) -> Call:
             ) if str(kind) in _PLAIN_TYPES:
                 inner, hooks = Call(function, args), OrderedItems()
             case _:
-                return described
+                return call
         if hooks:
-            return described
-        described = inner
-    return described
+            return call
+        call = inner
+    return call
 
 
 class TensorFile:
@@ -84,23 +84,25 @@ class TensorFile:
         self._storages: dict[str, torch.Tensor] = {}
         self._tensors: dict[tuple[object, ...], torch.Tensor] = {}
 
-    def tensor(self, described: object) -> torch.Tensor:
+    def tensor(self, description: object) -> torch.Tensor:
         """Return the tensor or parameter that a call in the pickle describes, as a plain tensor.
 
         It is dense, of the shape and dtype that stand there. Raises `DeliveryUnreadable` unless it
         lies within its storage.
         """
-        if not isinstance(described, Call):
-            raise self.archive.refuse("a tensor", type(described).__name__)
-        described = _unwrap(described)
-        name, args = described.function.name, described.args
+        if not isinstance(description, Call):
+            raise self.archive.refuse("a tensor", type(description).__name__)
+        description = _unwrap(description)
+        name, args = description.function.name, description.args
         if name == "_rebuild_tensor_v2" and len(args) in (6, 7):
             return self._rebuild(args[:6], None, args[6:])
         if name == "_rebuild_tensor_v3" and len(args) in (7, 8) and isinstance(args[6], Global):
             dtype = find_dtype(args[6].name) if args[6].module == "torch" else None
             if dtype is not None:
                 return self._rebuild(args[:6], dtype, args[7:])
-        raise self.archive.refuse("a dense tensor", f"{described.function} with {len(args)} values")
+        raise self.archive.refuse(
+            "a dense tensor", f"{description.function} with {len(args)} values"
+        )
 
     def _rebuild(
         self, args: tuple[object, ...], dtype: torch.dtype | None, rest: tuple[object, ...]
@@ -156,7 +158,7 @@ class TensorFile:
     def _load(self, key: str) -> torch.Tensor:
         if key not in self._storages:
             member = self.archive.members[f"data/{key}"]
-            self.archive.check(member)
+            self.archive.verify_checksum(member)
             # torch's own allocation, because kernels choose their path by alignment.
             copy = torch.empty(member.size, dtype=torch.uint8)
             if member.size:
@@ -164,6 +166,6 @@ class TensorFile:
                     self.archive.bytes, dtype=torch.uint8, count=member.size, offset=member.begin
                 )
                 copy.copy_(mapped)
-                self.archive.forget(member)
+                self.archive.release_pages(member)
             self._storages[key] = copy
         return self._storages[key]
