@@ -12,10 +12,10 @@ from handoff.tasks.captures.messages import CaptureJob
 
 def fill_rows(staging: Path, extensions: tuple[str, ...], logs: Path) -> tuple[CaptureRow, ...]:
     """Return a row for each method, tried on the delivery in `staging`; each takes seconds."""
-    return tuple(_row(staging, method, extensions, logs) for method in CAPTURE_METHODS)
+    return tuple(_fill_row(staging, method, extensions, logs) for method in CAPTURE_METHODS)
 
 
-def _row(
+def _fill_row(
     staging: Path, method: CaptureMethod, extensions: tuple[str, ...], logs: Path
 ) -> CaptureRow:
     name = method.replace(".", "-").replace(" ", "-")

@@ -7,8 +7,7 @@ import importlib
 import importlib.util
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +44,7 @@ class Capture:
     breaks: tuple[str, ...] = ()
 
 
-def go(
+def capture_by(
     method: CaptureMethod,
     module: nn.Module,
     signature: ModelSignature,
@@ -56,54 +55,47 @@ def go(
 
     `example` and `rows` are of the signature's shapes and dtypes.
     """
-    with _quietly(), torch.no_grad():
+    # TorchScript says with every call that it is deprecated.
+    with warnings.catch_warnings(action="ignore"), torch.no_grad():
         match method:
             case "torch.fx":
-                return _plain(torch.fx.symbolic_trace(module))
+                return _wrap(torch.fx.symbolic_trace(module))
             case "torch.export" | "torch.export strict":
                 strict = method == "torch.export strict"
-                return _plain(capture(module, signature, rows=rows, strict=strict).module())
+                return _wrap(capture(module, signature, rows=rows, strict=strict).module())
             case "torch.compile":
-                return _dynamo(module, example)
+                return _capture_by_dynamo(module, example)
             case "torch.jit.trace":
-                return _plain(torch.jit.trace(module, example, check_trace=False, strict=False))
+                return _wrap(torch.jit.trace(module, example, check_trace=False, strict=False))
             case "torch.jit.script":
-                return _plain(torch.jit.script(module))
+                return _wrap(torch.jit.script(module))
             case "torch.onnx":
-                return _onnx(module, signature, example)
+                return _capture_by_onnx(module, signature, example)
             case "lazy tensors":
-                return _lazy(module)
+                return _capture_by_lazy_tensors(module)
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
-    # TorchScript says with every call that it is deprecated.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def _plain(captured: Callable[..., Any]) -> Capture:
+def _wrap(captured: Callable[..., Any]) -> Capture:
     return Capture(lambda inputs: flat_tensors(captured(*inputs)))
 
 
-def _dynamo(module: nn.Module, example: Tensors) -> Capture:
+def _capture_by_dynamo(module: nn.Module, example: Tensors) -> Capture:
     """Explain the graph breaks, and let Dynamo call what it captured: no other compiler."""
-    explained = torch._dynamo.explain(module)(*example)
+    explanation = torch._dynamo.explain(module)(*example)
     breaks = []
-    for reason in explained.break_reasons:
-        first = reason.reason.strip().splitlines()[0]
+    for reason in explanation.break_reasons:
+        summary = reason.reason.strip().splitlines()[0]
         frame = reason.user_stack[-1] if reason.user_stack else None
-        place = f" at {written_line((frame.filename, frame.lineno or 0))}" if frame else ""
-        breaks.append(f"{first}{place}")
+        location = f" at {written_line((frame.filename, frame.lineno or 0))}" if frame else ""
+        breaks.append(f"{summary}{location}")
     torch._dynamo.reset()
     captured = torch.compile(module, backend="eager", dynamic=True)
     return Capture(lambda inputs: flat_tensors(captured(*inputs)), tuple(breaks))
 
 
-def _onnx(module: nn.Module, signature: ModelSignature, example: Tensors) -> Capture:
-    needed = ("onnx", "onnxscript", "onnxruntime")
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+def _capture_by_onnx(module: nn.Module, signature: ModelSignature, example: Tensors) -> Capture:
+    packages = ("onnx", "onnxscript", "onnxruntime")
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         raise MethodUnavailable(f"not installed: {', '.join(missing)}")
     program = torch.onnx.export(
@@ -113,7 +105,7 @@ def _onnx(module: nn.Module, signature: ModelSignature, example: Tensors) -> Cap
     return Capture(lambda inputs: flat_tensors(program(*inputs)))
 
 
-def _lazy(module: nn.Module) -> Capture:
+def _capture_by_lazy_tensors(module: nn.Module) -> Capture:
     """Move the model to the lazy device, whose operators run when results are asked for."""
     try:
         importlib.import_module("torch._lazy.ts_backend").init()
@@ -130,11 +122,11 @@ def _lazy(module: nn.Module) -> Capture:
     return Capture(call)
 
 
-# How far two ways of computing float32 may lie apart, of an output's largest value.
+# How far two ways of computing float32 may deviate, of an output's largest value.
 _RTOL = {torch.float64: 1e-9, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 _RTOL_FLOAT32 = 1e-3
-_SIZES = (5, 17)
-_SHOWN = 160
+_ODD_SIZES = (5, 17)
+_MAX_REASON_LENGTH = 160
 
 
 def try_method(
@@ -153,16 +145,16 @@ def try_method(
     def eager(inputs: Tensors) -> Tensors:
         return flat_tensors(module(*[tensor.clone() for tensor in inputs]))
 
-    told = _failure(eager, example)
-    if told:
-        return CaptureRow(method, captured=False, reason=f"eager fails on the example: {told}")
+    failure = _find_failure(eager, example)
+    if failure:
+        return CaptureRow(method, captured=False, reason=f"eager fails on the example: {failure}")
     began = time.monotonic()
     try:
-        captured = go(method, module, signature, example, rows)
-    except MethodUnavailable as closed:
-        return CaptureRow(method, captured=False, reason=str(closed))
+        captured = capture_by(method, module, signature, example, rows)
+    except MethodUnavailable as unavailable:
+        return CaptureRow(method, captured=False, reason=str(unavailable))
     except Exception as error:  # noqa: BLE001 - whatever the technology raises is its answer
-        return CaptureRow(method, captured=False, reason=_short(error))
+        return CaptureRow(method, captured=False, reason=_format_reason(error))
     capture_s = time.monotonic() - began
     wrong, tried, max_abs = _compare(eager, captured, signature, example, rows)
     speed = None if wrong else time_in_turns("example", example, eager, captured.call)
@@ -180,12 +172,12 @@ def try_method(
     )
 
 
-def _failure(eager: Callable[[Tensors], Tensors], inputs: Tensors) -> str:
+def _find_failure(eager: Callable[[Tensors], Tensors], inputs: Tensors) -> str:
     try:
         with torch.no_grad():
             eager(inputs)
-    except Exception as error:  # noqa: BLE001 - a model may fail in any way; it is told
-        return _short(error)
+    except Exception as error:  # noqa: BLE001 - a model may fail in any way; it is reported
+        return _format_reason(error)
     return ""
 
 
@@ -204,19 +196,19 @@ def _compare(
     with torch.no_grad():
         for case in other_cases(signature, example):
             inputs = draw_inputs(signature, case, rows)
-            if _failure(eager, inputs):
+            if _find_failure(eager, inputs):
                 continue
             want = eager(inputs)
             tried += 1
             try:
                 got = captured.call(inputs)
             except Exception as error:  # noqa: BLE001 - as above
-                wrong.append(f"at {case.name}: {_short(error)}")
+                wrong.append(f"at {case.name}: {_format_reason(error)}")
                 continue
-            told, apart = _difference(got, want)
-            largest = max(largest, apart)
-            if told:
-                wrong.append(f"at {case.name}: {told}")
+            mismatch, deviation = _describe_difference(got, want)
+            largest = max(largest, deviation)
+            if mismatch:
+                wrong.append(f"at {case.name}: {mismatch}")
     return wrong, tried, largest
 
 
@@ -226,37 +218,37 @@ def other_cases(signature: ModelSignature, example: Tensors) -> list[CaseSpec]:
     `example` is of the signature's shapes; its dtypes don't matter. Of each dimension: the
     smallest, the one after it, and two odd ones, all of them within its range.
     """
-    taken = signature.measure_inputs(example)
-    cases = [CaseSpec(f"other values ({seed})", taken, seed) for seed in (1, 2)]
+    example_sizes = signature.measure_inputs(example)
+    cases = [CaseSpec(f"other values ({seed})", example_sizes, seed) for seed in (1, 2)]
     for name, limits in signature.dimensions.items():
-        for size in sorted({limits.min, limits.second, *limits.among(*_SIZES)}):
-            if size != taken[name]:
-                cases.append(CaseSpec(f"{name} = {size}", {**taken, name: size}, 0))
+        for size in sorted({limits.min, limits.second, *limits.among(*_ODD_SIZES)}):
+            if size != example_sizes[name]:
+                cases.append(CaseSpec(f"{name} = {size}", {**example_sizes, name: size}, 0))
     return cases
 
 
-def _difference(got: Tensors, want: Tensors) -> tuple[str, float]:
+def _describe_difference(got: Tensors, want: Tensors) -> tuple[str, float]:
     if [t.shape for t in got] != [t.shape for t in want]:
         return f"outputs of the shapes {[list(t.shape) for t in got]}", 0.0
     largest = 0.0
-    for have, wanted in zip(got, want, strict=True):
-        left, right = have.double(), wanted.double()
+    for actual, expected in zip(got, want, strict=True):
+        left, right = actual.double(), expected.double()
         finite = right.isfinite() & left.isfinite()
         scale = float(right[finite].abs().max()) if bool(finite.any()) else 0.0
-        apart = float((left - right)[finite].abs().max()) if bool(finite.any()) else 0.0
-        largest = max(largest, apart)
-        allowed = _RTOL.get(wanted.dtype, _RTOL_FLOAT32) * scale
+        deviation = float((left - right)[finite].abs().max()) if bool(finite.any()) else 0.0
+        largest = max(largest, deviation)
+        allowed = _RTOL.get(expected.dtype, _RTOL_FLOAT32) * scale
         if not torch.allclose(left, right, rtol=0.0, atol=allowed, equal_nan=True):
-            return f"a difference of {apart:.3g}", largest
+            return f"a difference of {deviation:.3g}", largest
     return "", largest
 
 
-def _short(error: Exception) -> str:
+def _format_reason(error: Exception) -> str:
     text = error.got if isinstance(error, HandoffError) else reason_of(error)
     if "TorchScript interpreter" in text:
         # The traceback comes first there, and the reason last.
         text = str(error).strip().splitlines()[-1]
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+    return text if len(text) <= _MAX_REASON_LENGTH else text[: _MAX_REASON_LENGTH - 3] + "..."
 
 
 def run(job: CaptureJob) -> CaptureRow:

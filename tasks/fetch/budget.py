@@ -9,7 +9,7 @@ from handoff.artifacts.delivery.uri import is_plain_path
 from handoff.artifacts.errors import DeliveryUnreachable, DeliveryUnreadable
 from handoff.tasks.fetch.messages import FetchLimits
 
-_DEEPEST = 16
+_MAX_DEPTH = 16
 
 
 class Budget:
@@ -22,40 +22,40 @@ class Budget:
         self._names: set[str] = set()
         self._deadline = time.monotonic() + limits.seconds
 
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         """Return the seconds that are left; raise `DeliveryUnreachable` when there are none."""
-        left = self._deadline - time.monotonic()
-        if left <= 0:
+        remaining = self._deadline - time.monotonic()
+        if remaining <= 0:
             raise DeliveryUnreachable(
                 "the delivery took too long", expected=f"all of it in {self.limits.seconds:g} s",
                 got="less", remedy="Look at the line to it, then try again",
             )  # fmt: skip
-        return left
+        return remaining
 
     def check_time(self, _count: int) -> None:
-        """Look at the time, for whoever is told of bytes that were counted before."""
-        self.left_s()
+        """Look at the time: a progress callback for bytes that were counted before."""
+        self.remaining_s()
 
     def take_bytes(self, count: int) -> None:
         """Count bytes that arrived, and look at the time; raise when it is too much."""
         self.size_bytes += count
-        self.left_s()
+        self.remaining_s()
         if self.size_bytes > self.limits.size_bytes:
-            raise _too_large(f"at most {self.limits.size_bytes} bytes", "more")
+            raise _too_large_error(f"at most {self.limits.size_bytes} bytes", "more")
 
     def require_room(self, count: int) -> None:
         """Raise `DeliveryUnreadable` when `count` more bytes, as announced, would be too many."""
         if self.size_bytes + count > self.limits.size_bytes:
             got = f"{self.size_bytes + count}"
-            raise _too_large(f"at most {self.limits.size_bytes} bytes", got)
+            raise _too_large_error(f"at most {self.limits.size_bytes} bytes", got)
 
     def take_name(self, name: str, kind: str = "file") -> PurePosixPath:
         """Count a file or a folder, and return its path; raise `DeliveryUnreadable` for a bad one.
 
         It is relative, of plain names, and hasn't come before.
         """
-        self.left_s()
-        if not is_plain_path(name) or name.count("/") >= _DEEPEST:
+        self.remaining_s()
+        if not is_plain_path(name) or name.count("/") >= _MAX_DEPTH:
             raise DeliveryUnreadable(
                 f"the delivery holds a {kind} with a name that is never written",
                 expected="a relative path of plain names", got=ascii(name[:80]),
@@ -68,11 +68,11 @@ class Budget:
             )  # fmt: skip
         self._names.add(name)
         if len(self._names) > self.limits.files:
-            raise _too_large(f"at most {self.limits.files} files and folders", "more")
+            raise _too_large_error(f"at most {self.limits.files} files and folders", "more")
         return PurePosixPath(name)
 
 
-def _too_large(expected: str, got: str) -> DeliveryUnreadable:
+def _too_large_error(expected: str, got: str) -> DeliveryUnreadable:
     return DeliveryUnreadable(
         "the delivery is too large", expected=expected, got=got,
         remedy="Does the address name the delivery alone?",

@@ -28,7 +28,7 @@ from handoff.artifacts.errors import (
 from handoff.artifacts.waiting import Pauses
 from handoff.tasks.fetch.budget import Budget, refuse_kind
 
-_PIECE = 1 << 20
+_CHUNK_BYTES = 1 << 20
 _TRIES = 3
 _FIRST_PAUSE_S = 2.0
 _LFS = b"version https://git-lfs.github.com/spec/v1"
@@ -37,17 +37,17 @@ _UNSET = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", 
           "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_QUARANTINE_PATH", "GIT_COMMON_DIR",
           "GIT_PROTOCOL_FROM_USER", "GIT_TRACE", "GIT_TRACE_CURL", "GIT_CURL_VERBOSE",
           "GIT_TRACE_PACKET")  # fmt: skip
-_CONFIGURED = (
+_CONFIGURATION = (
     "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.alternateRefsCommand=true",
     "protocol.version=2", "submodule.recurse=false", "fetch.recurseSubmodules=false",
     "fetch.writeCommitGraph=false", "gc.auto=0", "maintenance.auto=false",
     "http.followRedirects=initial", "http.lowSpeedLimit=1000", "http.lowSpeedTime=60",
     "transfer.bundleURI=false",
 )  # fmt: skip
-_REFUSED = re.compile(
+_MISSING_COMMIT = re.compile(
     r"not our ref|unadvertised object|couldn't find remote ref|remote error: upload-pack"
 )
-_PASSING = re.compile(
+_TRANSIENT = re.compile(
     r"timed out|Could not resolve|Connection (reset|refused)|early EOF|hung up|HTTP 5\d\d"
     r"|The requested URL returned error: (5\d\d|429)|RPC failed|kex_exchange|unexpected disconnect"
     r"|Failed to connect|Couldn't connect"
@@ -78,8 +78,8 @@ def read_commit(source: GitSource, folder: Path, scratch: Path, budget: Budget) 
     git.run("init", "--quiet", "--bare", "--template=", str(git.repository), is_inside=False)
     _fetch(git, source)
     folder.mkdir()
-    entries = list(_list(git, source, budget))
-    with git.reading("cat-file", "--batch") as process:
+    entries = list(_list_entries(git, source, budget))
+    with git.start("cat-file", "--batch") as process:
         assert process.stdin is not None
         assert process.stdout is not None
         for entry in entries:
@@ -102,7 +102,7 @@ class _Git:
             *environment, f"GIT_ALLOW_PROTOCOL={scheme}", "GIT_TERMINAL_PROMPT=0",
             "GIT_NO_LAZY_FETCH=1", "GIT_LFS_SKIP_SMUDGE=1", "GIT_ADVICE=0", "LC_ALL=C",
         ]  # fmt: skip
-        self._options = [part for one in _CONFIGURED for part in ("-c", one)]
+        self._options = [part for setting in _CONFIGURATION for part in ("-c", setting)]
 
     def command(self, *arguments: str, is_inside: bool = True) -> list[str]:
         """Return the whole command; no file that it writes may outgrow the budget."""
@@ -116,15 +116,15 @@ class _Git:
         try:
             return subprocess.run(
                 self.command(*arguments, is_inside=is_inside), stdin=subprocess.DEVNULL,
-                capture_output=True, check=True, timeout=self._budget.left_s(),
+                capture_output=True, check=True, timeout=self._budget.remaining_s(),
             ).stdout  # fmt: skip
         except subprocess.TimeoutExpired:
-            self._budget.left_s()
+            self._budget.remaining_s()
             raise
 
     @contextmanager
-    def reading(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Give a running git whose output is read; it ends with the body."""
+    def start(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Start git with pipes to and from it; it ends with the body."""
         process = subprocess.Popen(
             self.command(*arguments),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -148,33 +148,33 @@ def _fetch(git: _Git, source: GitSource) -> None:
         try:
             git.run(*arguments)
         except subprocess.CalledProcessError as error:
-            told = _last_lines(error.stderr)
-            if _REFUSED.search(told):
-                raise _no_such_commit(source, told) from None
-            if attempt == _TRIES or not _PASSING.search(told):
-                raise _unreachable(source, told) from None
+            output = _last_lines(error.stderr)
+            if _MISSING_COMMIT.search(output):
+                raise _missing_commit_error(source, output) from None
+            if attempt == _TRIES or not _TRANSIENT.search(output):
+                raise _unreachable_error(source, output) from None
             pauses.take()
         else:
             return
 
 
-def _list(git: _Git, source: GitSource, budget: Budget) -> Iterator[_Entry]:
+def _list_entries(git: _Git, source: GitSource, budget: Budget) -> Iterator[_Entry]:
     """Give the files of the commit's subdirectory, while the budget lasts."""
     tree = f"{source.commit}:{source.subdirectory}"
     try:
         git.run("cat-file", "-e", f"{source.commit}^{{commit}}")
-        found = git.run("cat-file", "-t", tree)
+        object_type = git.run("cat-file", "-t", tree)
     except subprocess.CalledProcessError:
-        found = b""
-    if found != b"tree\n":
+        object_type = b""
+    if object_type != b"tree\n":
         raise DeliveryUnreadable(
             f"commit {source.commit[:12]} has no such folder", expected="a folder of the commit",
             got=source.subdirectory or "something else than a commit",
             remedy="Name the delivery's folder behind the commit: #subdirectory=path",
         )  # fmt: skip
-    with git.reading("ls-tree", "-r", "-l", "-z", "--full-tree", tree) as process:
+    with git.start("ls-tree", "-r", "-l", "-z", "--full-tree", tree) as process:
         assert process.stdout is not None
-        for record in _records(process.stdout):
+        for record in _split_records(process.stdout):
             head, _, raw = record.partition(b"\t")
             mode, kind, oid, size = head.decode("ascii").split()
             name = raw.decode("utf-8", errors="replace")
@@ -184,28 +184,28 @@ def _list(git: _Git, source: GitSource, budget: Budget) -> Iterator[_Entry]:
             yield _Entry(oid, int(size), name)
 
 
-def _records(stream: IO[bytes]) -> Iterator[bytes]:
+def _split_records(stream: IO[bytes]) -> Iterator[bytes]:
     """Give what stands between zero bytes."""
-    rest = b""
-    while piece := stream.read(65536):
-        *whole, rest = (rest + piece).split(b"\0")
-        yield from whole
-        if len(rest) > 65536:
+    partial = b""
+    while chunk := stream.read(65536):
+        *records, partial = (partial + chunk).split(b"\0")
+        yield from records
+        if len(partial) > 65536:
             raise refuse_kind("a name", "one of endless length")
 
 
 def _copy_blob(stream: IO[bytes], entry: _Entry, target: Path, budget: Budget) -> None:
     header = stream.readline().split()
     if header != [entry.oid.encode(), b"blob", str(entry.size_bytes).encode()]:
-        raise _incomplete(entry)
+        raise _incomplete_error(entry)
     budget.require_room(entry.size_bytes)
-    left, first = entry.size_bytes, True
+    remaining, is_first = entry.size_bytes, True
     with target.open("xb") as copy:
-        while left:
-            piece = stream.read(min(left, _PIECE))
-            if not piece:
-                raise _incomplete(entry)
-            if first and piece.startswith(_LFS):
+        while remaining:
+            chunk = stream.read(min(remaining, _CHUNK_BYTES))
+            if not chunk:
+                raise _incomplete_error(entry)
+            if is_first and chunk.startswith(_LFS):
                 raise DeliveryUnreadable(
                     f"the commit holds only a pointer to {entry.name[:80]!a}",
                     expected="the file itself",
@@ -213,32 +213,32 @@ def _copy_blob(stream: IO[bytes], entry: _Entry, target: Path, budget: Budget) -
                     remedy="Put the delivery into S3, or behind "
                     "https with its digest, and name that; git-lfs's server isn't asked",
                 )
-            first = False
-            left -= len(piece)
-            budget.take_bytes(len(piece))
-            copy.write(piece)
+            is_first = False
+            remaining -= len(chunk)
+            budget.take_bytes(len(chunk))
+            copy.write(chunk)
     stream.read(1)
 
 
-def _incomplete(entry: _Entry) -> DeliveryUnreachable:
+def _incomplete_error(entry: _Entry) -> DeliveryUnreachable:
     return DeliveryUnreachable(
         f"git gave no bytes of {entry.name[:80]!a}", expected=f"{entry.size_bytes} bytes",
         got="less", remedy="Try again",
     )  # fmt: skip
 
 
-def _no_such_commit(source: GitSource, told: str) -> DeliveryUnreadable:
+def _missing_commit_error(source: GitSource, output: str) -> DeliveryUnreadable:
     return DeliveryUnreadable(
         f"the repository doesn't give commit {source.commit[:12]}",
         expected="a commit that is there, by a server that gives single commits",
-        got=told, remedy="Push it; where the server is one's own, "
+        got=output, remedy="Push it; where the server is one's own, "
         "uploadpack.allowAnySHA1InWant lets it give commits that no branch ends with",
     )  # fmt: skip
 
 
-def _unreachable(source: GitSource, told: str) -> DeliveryUnreachable | UsageProblem:
+def _unreachable_error(source: GitSource, output: str) -> DeliveryUnreachable | UsageProblem:
     return DeliveryUnreachable(
-        "the repository can't be read", expected=f"{source.url[:200]}, by git", got=told,
+        "the repository can't be read", expected=f"{source.url[:200]}, by git", got=output,
         remedy="Look at the address, and at the credentials that git has where it is fetched "
         "(a credential helper, ~/.netrc, an ssh agent); nothing is asked there",
     )  # fmt: skip

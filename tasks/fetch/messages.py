@@ -11,7 +11,14 @@ from handoff.artifacts.record import Job
 
 
 @dataclass(frozen=True)
-class SendJob(Job["Sent"]):
+class Sent:
+    """The digest of the list of the folder's parts: all that the other side has to know."""
+
+    parts: Digest
+
+
+@dataclass(frozen=True)
+class SendJob(Job[Sent]):
     """Keep every file below `folder` as objects, which the garbage collector removes in time.
 
     Packages that were made from the `delivery` in another folder are cut as a release will cut
@@ -24,25 +31,18 @@ class SendJob(Job["Sent"]):
 
 
 @dataclass(frozen=True)
-class Sent:
-    """The digest of the list of the folder's parts: all that the other side has to be told."""
+class Received:
+    """The folder, with every file as it was sent."""
 
-    parts: Digest
-
-
-@dataclass(frozen=True)
-class ReceiveJob(Job["Received"]):
-    """Fetch the folder that was sent as `parts` into the new folder `folder`."""
-
-    stores: Stores
-    parts: Digest
     folder: Path
 
 
 @dataclass(frozen=True)
-class Received:
-    """The folder, with every file as it was sent."""
+class ReceiveJob(Job[Received]):
+    """Fetch the folder that was sent as `parts` into the new folder `folder`."""
 
+    stores: Stores
+    parts: Digest
     folder: Path
 
 

@@ -44,7 +44,7 @@ from handoff.tasks.fetch.git import read_commit
 from handoff.tasks.fetch.messages import FetchJob, FetchResult
 from handoff.tasks.fetch.unpacking import unpack
 
-_PIECE = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 def copy_folder(source: Path, folder: Path, budget: Budget) -> None:
@@ -54,16 +54,16 @@ def copy_folder(source: Path, folder: Path, budget: Budget) -> None:
     links, pipes and devices, and for a file that grows or shrinks meanwhile.
     """
     folder.mkdir()
-    for place, folders, files, descriptor in os.fwalk(source, follow_symlinks=False):
-        below = Path(place).relative_to(source)
+    for directory, folders, files, descriptor in os.fwalk(source, follow_symlinks=False):
+        relative = Path(directory).relative_to(source)
         folders[:] = sorted(set(folders) - {IGNORED_FOLDER})
         for name in folders:
             mode = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
             if not stat.S_ISDIR(mode):
                 raise refuse_kind(name, "a link")
-            (folder / budget.take_name((below / name).as_posix(), "folder")).mkdir()
+            (folder / budget.take_name((relative / name).as_posix(), "folder")).mkdir()
         for name in sorted(files):
-            target = folder / budget.take_name((below / name).as_posix())
+            target = folder / budget.take_name((relative / name).as_posix())
             _copy_file(name, descriptor, target, budget)
 
 
@@ -89,15 +89,15 @@ def _copy_file(name: str, folder: int, target: Path, budget: Budget) -> None:
             raise refuse_kind(name, "something else")
         budget.require_room(state.st_size)
         size = 0
-        while piece := stream.read(_PIECE):
-            size += len(piece)
-            budget.take_bytes(len(piece))
-            copy.write(piece)
+        while chunk := stream.read(_CHUNK_BYTES):
+            size += len(chunk)
+            budget.take_bytes(len(chunk))
+            copy.write(chunk)
         if size != state.st_size:
             raise changed(name)
 
 
-def require_there(path: Path) -> None:
+def require_exists(path: Path) -> None:
     """Raise `DeliveryUnreachable` where nothing is: another machine may see it."""
     if not path.exists():
         raise DeliveryUnreachable(
@@ -106,7 +106,7 @@ def require_there(path: Path) -> None:
         )  # fmt: skip
 
 
-_DOWNLOAD_PIECE = 1 << 18
+_DOWNLOAD_CHUNK_BYTES = 1 << 18
 _SILENCE_S = 30.0
 _PATIENCE_S = 60.0
 _FIRST_PAUSE_S = 0.5
@@ -121,12 +121,12 @@ def download(source: ArchiveSource, path: Path, budget: Budget) -> None:
     pauses = Pauses(_FIRST_PAUSE_S, limit_s=_PATIENCE_S)
     while True:
         try:
-            digest = _try(source.url, path, budget)
+            digest = _download_once(source.url, path, budget)
             break
         except (OSError, http.client.HTTPException) as error:
-            if not _may_pass(error) or pauses.are_over:
-                raise _unreachable(source.url, error) from None
-        pauses.take(budget.left_s())
+            if not _is_transient(error) or pauses.are_over:
+                raise _unreachable_error(source.url, error) from None
+        pauses.take(budget.remaining_s())
     if digest != source.digest.hex:
         raise DeliveryUnreadable(
             f"{redacted(source.url)} is not what was announced",
@@ -135,7 +135,7 @@ def download(source: ArchiveSource, path: Path, budget: Budget) -> None:
         )  # fmt: skip
 
 
-def _try(url: str, path: Path, budget: Budget) -> str:
+def _download_once(url: str, path: Path, budget: Budget) -> str:
     """Download once and return the digest; what is wrong comes through as it is."""
     request = urllib.request.Request(url, headers={"User-Agent": "handoff"})  # noqa: S310 - https
     if authorization := _authorization(url):
@@ -143,18 +143,18 @@ def _try(url: str, path: Path, budget: Budget) -> str:
         request.add_unredirected_header("Authorization", authorization)
     hasher = hashlib.sha256()
     size = 0
-    timeout_s = min(_SILENCE_S, budget.left_s())
-    with _opener().open(request, timeout=timeout_s) as answer, path.open("wb") as target:
-        budget.require_room(int(answer.headers.get("Content-Length") or 0))
-        while piece := answer.read(_DOWNLOAD_PIECE):
-            size += len(piece)
-            budget.left_s()
+    timeout_s = min(_SILENCE_S, budget.remaining_s())
+    with _opener().open(request, timeout=timeout_s) as response, path.open("wb") as target:
+        budget.require_room(int(response.headers.get("Content-Length") or 0))
+        while chunk := response.read(_DOWNLOAD_CHUNK_BYTES):
+            size += len(chunk)
+            budget.remaining_s()
             budget.require_room(size)
-            hasher.update(piece)
-            target.write(piece)
-        # A body with a length that ends early; `read` with a size doesn't tell.
-        if answer.length:
-            raise http.client.IncompleteRead(b"", answer.length)
+            hasher.update(chunk)
+            target.write(chunk)
+        # A body that ends before its length; `read` with a size doesn't say so.
+        if response.length:
+            raise http.client.IncompleteRead(b"", response.length)
     return hasher.hexdigest()
 
 
@@ -200,7 +200,7 @@ def _authorization(url: str) -> str:
     return ""
 
 
-def _may_pass(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
     if isinstance(error, HandoffError):
         return False
     if isinstance(error, urllib.error.HTTPError):
@@ -209,7 +209,7 @@ def _may_pass(error: Exception) -> bool:
     return not isinstance(reason, ssl.SSLCertVerificationError)
 
 
-def _unreachable(url: str, error: Exception) -> DeliveryUnreachable:
+def _unreachable_error(url: str, error: Exception) -> DeliveryUnreachable:
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     code = f"HTTP status {error.code} " if isinstance(error, urllib.error.HTTPError) else ""
     return DeliveryUnreachable(
@@ -235,16 +235,16 @@ def run(job: FetchJob) -> FetchResult:
     budget = Budget(job.limits)
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     with scratch_folder(job.folder.parent, f".{job.folder.name}-") as scratch:
-        arrived = _fetch(source, scratch, budget)
-        files = [path for path in arrived.rglob("*") if path.is_file()]
+        fetched = _fetch(source, scratch, budget)
+        files = [path for path in fetched.rglob("*") if path.is_file()]
         if not files:
             raise DeliveryUnreadable(
                 "the delivery is empty", expected="the files of a delivery", got="none",
                 remedy="Does the address name the delivery's folder?",
             )  # fmt: skip
-        digest = digest_folder(arrived)
+        digest = digest_folder(fetched)
         size_bytes = sum(path.stat().st_size for path in files)
-        arrived.rename(job.folder)
+        fetched.rename(job.folder)
     return FetchResult(job.folder, digest, len(files), size_bytes)
 
 
@@ -255,21 +255,21 @@ def _fetch(
     folder, archive = scratch / "delivery", scratch / "archive"
     match source:
         case LocalSource():
-            require_there(source.path)
+            require_exists(source.path)
             if source.path.is_dir():
                 copy_folder(source.path.resolve(), folder, budget)
                 return folder
             copy_file(source.path, archive, Budget(budget.limits))
         case S3Source():
-            place = S3Place(source.bucket, source.key)
-            found = place.find_object()
-            if found is None:
-                _download_all(place, folder, budget)
+            location = S3Place(source.bucket, source.key)
+            archive_object = location.find_object()
+            if archive_object is None:
+                _download_all(location, folder, budget)
                 return folder
             # The archive itself, and then what is in it.
-            whole = Budget(budget.limits)
-            whole.require_room(found.size_bytes)
-            place.download(found, archive, whole.check_time)
+            archive_budget = Budget(budget.limits)
+            archive_budget.require_room(archive_object.size_bytes)
+            location.download(archive_object, archive, archive_budget.check_time)
         case ArchiveSource():
             download(source, archive, budget)
         case GitSource():
@@ -278,12 +278,12 @@ def _fetch(
     return unpack(archive, folder, budget)
 
 
-def _download_all(place: S3Place, folder: Path, budget: Budget) -> None:
-    found = place.objects(budget.limits.files)
+def _download_all(location: S3Place, folder: Path, budget: Budget) -> None:
+    objects = location.objects(budget.limits.files)
     folder.mkdir()
-    budget.require_room(sum(one.size_bytes for one in found))
-    for one in found:
-        path = folder / budget.take_name(one.name)
+    budget.require_room(sum(item.size_bytes for item in objects))
+    for item in objects:
+        path = folder / budget.take_name(item.name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        budget.take_bytes(one.size_bytes)
-        place.download(one, path, budget.check_time)
+        budget.take_bytes(item.size_bytes)
+        location.download(item, path, budget.check_time)

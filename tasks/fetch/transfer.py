@@ -35,10 +35,10 @@ def receive(job: ReceiveJob) -> Received:
     Raises `StoreFailed`, and `PackageRefused` for a list of files that leads out of the folder.
     """
     objects = Objects(open_store(job.stores.objects))
-    listed = read_parts(objects.read_bytes(job.parts, PARTS_LIMIT_BYTES))
-    count = counter(sum(part.size_bytes for parts in listed.values() for part in parts))
+    parts_by_name = read_parts(objects.read_bytes(job.parts, PARTS_LIMIT_BYTES))
+    count = counter(sum(part.size_bytes for parts in parts_by_name.values() for part in parts))
     with becoming(job.folder, job.parts) as partial:
-        for name, parts in listed.items():
+        for name, parts in parts_by_name.items():
             _require_inside(name)
             path = partial / name
             path.parent.mkdir(parents=True, exist_ok=True)

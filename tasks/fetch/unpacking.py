@@ -18,11 +18,11 @@ from typing import IO, BinaryIO, cast
 from handoff.artifacts.errors import DeliveryUnreadable
 from handoff.tasks.fetch.budget import Budget, refuse_kind
 
-_PIECE = 1 << 20
-_MOST_AT_ONCE = 16 << 20
+_CHUNK_BYTES = 1 << 20
+_MAX_READ_BYTES = 16 << 20
 _REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE)
 # What tarfile and zipfile raise for archives that are cut, damaged or forged.
-_DAMAGED = (
+_ARCHIVE_ERRORS = (
     tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError,
     RuntimeError, OverflowError, KeyError, IndexError,
 )  # fmt: skip
@@ -47,10 +47,10 @@ def unpack(archive: Path, folder: Path, budget: Budget) -> Path:
             _write_all(_tar_files(archive), folder, budget)
         else:
             raise _refuse("a .tar, .tar.gz or .zip archive", "something else")
-    except _DAMAGED as error:
+    except _ARCHIVE_ERRORS as error:
         raise _refuse("a whole archive", f"{type(error).__name__}: {str(error)[:120]}") from error
-    inside = list(folder.iterdir())
-    return inside[0] if len(inside) == 1 and inside[0].is_dir() else folder
+    entries = list(folder.iterdir())
+    return entries[0] if len(entries) == 1 and entries[0].is_dir() else folder
 
 
 # An entry: its name, and its bytes, or None for a folder.
@@ -63,7 +63,7 @@ def _write_all(entries: Iterable[_Entry], folder: Path, budget: Budget) -> None:
         if count > 2 * budget.limits.files:
             raise _refuse(f"at most {2 * budget.limits.files} entries", "more")
         if stream is None:
-            # Folders may be told of again, and after what is in them.
+            # Folders may be listed again, and after what is in them.
             if name not in folders and not (folder / name).is_dir():
                 (folder / budget.take_name(name, "folder")).mkdir(parents=True)
             folders.add(name)
@@ -71,17 +71,17 @@ def _write_all(entries: Iterable[_Entry], folder: Path, budget: Budget) -> None:
         path = folder / budget.take_name(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as target:
-            while piece := stream.read(_PIECE):
-                budget.take_bytes(len(piece))
-                target.write(piece)
+            while chunk := stream.read(_CHUNK_BYTES):
+                budget.take_bytes(len(chunk))
+                target.write(chunk)
 
 
 def _tar_files(archive: Path) -> Iterator[_Entry]:
     with archive.open("rb") as stream:
-        bounded = cast(BinaryIO, _Bounded(stream, archive.stat().st_size))
+        bounded = cast(BinaryIO, _BoundedReader(stream, archive.stat().st_size))
         with tarfile.open(fileobj=bounded, mode="r:", encoding="utf-8", errors="strict") as tar:
             for member in tar:
-                name = _relative(member.name)
+                name = _normalise_name(member.name)
                 if member.size < 0:
                     raise _refuse("sizes of at least zero", str(member.size))
                 if member.isdir():
@@ -91,10 +91,10 @@ def _tar_files(archive: Path) -> Iterator[_Entry]:
                     assert data is not None
                     yield name, data
                 else:
-                    raise refuse_kind(name, _kind_of(member))
+                    raise refuse_kind(name, _describe_kind(member))
 
 
-def _kind_of(member: tarfile.TarInfo) -> str:
+def _describe_kind(member: tarfile.TarInfo) -> str:
     if member.issym() or member.islnk():
         return "a link"
     return "a sparse file" if member.issparse() else "a device, a pipe or something unknown"
@@ -102,10 +102,10 @@ def _kind_of(member: tarfile.TarInfo) -> str:
 
 def _zip_files(archive: Path) -> Iterator[_Entry]:
     with archive.open("rb") as stream:
-        bounded = cast(BinaryIO, _Bounded(stream, archive.stat().st_size))
+        bounded = cast(BinaryIO, _BoundedReader(stream, archive.stat().st_size))
         with zipfile.ZipFile(bounded) as packed:
             for member in packed.infolist():
-                name = _relative(member.orig_filename)
+                name = _normalise_name(member.orig_filename)
                 kind = stat.S_IFMT(member.external_attr >> 16)
                 if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                     raise refuse_kind(name, "a link" if kind == stat.S_IFLNK else "a device")
@@ -118,7 +118,7 @@ def _zip_files(archive: Path) -> Iterator[_Entry]:
                     yield name, data
 
 
-def _relative(name: str) -> str:
+def _normalise_name(name: str) -> str:
     """Return an entry's name without the './' that tar begins with; empty for '.' itself."""
     return name.removeprefix("./").removesuffix("/") if name not in (".", "./") else ""
 
@@ -129,27 +129,27 @@ def _inflate(packed: Path, plain: Path, budget: Budget) -> None:
     size = 0
     with packed.open("rb") as stream, plain.open("xb") as target:
         inflater = zlib.decompressobj(wbits=31)
-        data = stream.read(_PIECE)
+        data = stream.read(_CHUNK_BYTES)
         while data:
-            piece = inflater.decompress(data, _PIECE)
-            size += len(piece)
-            budget.left_s()
+            chunk = inflater.decompress(data, _CHUNK_BYTES)
+            size += len(chunk)
+            budget.remaining_s()
             if size > limit:
                 budget.require_room(size)
                 raise _refuse(f"at most {limit} bytes", "more")
-            target.write(piece)
+            target.write(chunk)
             data = inflater.unconsumed_tail
             if inflater.eof:
                 # Files may follow one another in a gzip file, and zeros may end it.
-                data = (inflater.unused_data or stream.read(_PIECE)).lstrip(b"\0")
+                data = (inflater.unused_data or stream.read(_CHUNK_BYTES)).lstrip(b"\0")
                 if data:
                     inflater = zlib.decompressobj(wbits=31)
-            data = data or stream.read(_PIECE)
+            data = data or stream.read(_CHUNK_BYTES)
     if not inflater.eof:
         raise EOFError("the compressed file is cut")
 
 
-class _Bounded:
+class _BoundedReader:
     """A file of which no more is read than can be needed, and never much at once.
 
     A forged header makes `tarfile` read gigabytes for a name, or the same place for ever.
@@ -158,16 +158,16 @@ class _Bounded:
     def __init__(self, stream: BinaryIO, size: int) -> None:
         """Read from `stream`, whose size is in bytes."""
         self._stream = stream
-        self._left = 4 * size + (64 << 20)
+        self._remaining = 4 * size + (64 << 20)
 
     def read(self, size: int = -1) -> bytes:
         """Read at most 16 MiB."""
         if size is None or size < 0:
-            here = self._stream.tell()
-            size = self._stream.seek(0, 2) - here
-            self._stream.seek(here)
-        self._left -= size + 1
-        if size > _MOST_AT_ONCE or self._left < 0:
+            position = self._stream.tell()
+            size = self._stream.seek(0, 2) - position
+            self._stream.seek(position)
+        self._remaining -= size + 1
+        if size > _MAX_READ_BYTES or self._remaining < 0:
             raise _refuse("headers of a usual size", f"one that reads {size} bytes")
         return self._stream.read(size)
 
@@ -189,7 +189,7 @@ class _Bounded:
 
     @property
     def closed(self) -> bool:
-        """Tell whether the file is closed."""
+        """Return whether the file is closed."""
         return self._stream.closed
 
 

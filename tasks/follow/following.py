@@ -39,40 +39,40 @@ from handoff.artifacts.serve.loader import LoadedModel, load
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.follow.goldens import warm_up
 from handoff.tasks.follow.messages import TryReleaseJob
-from handoff.tasks.follow.serving import Alias, FollowOptions, Serving, require_as_wide
+from handoff.tasks.follow.serving import Alias, FollowOptions, Serving, require_compatible
 
 if TYPE_CHECKING:
     import torch
 
 
 # Compiled code runs there: no store's credentials, no key, no network.
-_TRIER = ProcessPlan("try-release", preload=("follow.goldens",))
+_TRY_RELEASE_PLAN = ProcessPlan("try-release", preload=("follow.goldens",))
 
 
 def write_keys(trust: Trust, folder: Path) -> tuple[str, ...]:
-    """Write the trusted public keys into a new folder as PEM; return their places."""
+    """Write the trusted public keys into a new folder as PEM; return their paths."""
     folder.mkdir()
-    places = []
+    paths = []
     for number, key in enumerate(trust.keys):
-        place = folder / f"{number}.pub"
-        place.write_text(key.keyval["public"], encoding="ascii")
-        places.append(str(place))
-    return tuple(places)
+        path = folder / f"{number}.pub"
+        path.write_text(key.keyval["public"], encoding="ascii")
+        paths.append(str(path))
+    return tuple(paths)
 
 
 def try_release(
-    job: TryReleaseJob, scratch: Path, started: Callable[[StepProcess | None], None]
+    job: TryReleaseJob, scratch: Path, on_process: Callable[[StepProcess | None], None]
 ) -> None:
     """Run the job in a process that reads the pulled folder and the keys alone.
 
-    `started` is told of the process, so that it can be ended, and of its end (None). Raises
+    `on_process` gets the process, so that it can be ended, and None at its end. Raises
     `PackageRefused` for a release that is refused there or ends the process, and `BudgetSpent`
     where it took more time or memory than there is.
     """
     reads = (job.folder, *map(Path, job.keys))
-    plan = ProcessPlan(_TRIER.name, preload=_TRIER.preload, reads=reads)
+    plan = ProcessPlan(_TRY_RELEASE_PLAN.name, preload=_TRY_RELEASE_PLAN.preload, reads=reads)
     process = StepProcess(plan, scratch / "try-release.log")
-    started(process)
+    on_process(process)
     try:
         process.run(job)
     except BudgetSpent:
@@ -85,16 +85,16 @@ def try_release(
         ) from error  # fmt: skip
     finally:
         process.close()
-        started(None)
+        on_process(None)
 
 
 LOGGER = logging.getLogger("handoff.follow")
 # What failed and may pass is tried again after a pause that doubles, up to so many intervals.
-_MOST_PAUSES = 16
+_MAX_PAUSES = 16
 
 
 @dataclass(frozen=True)
-class _Held:
+class _ServedVersion:
     """What is served, exchanged as one: no reader sees one version's model and another's number."""
 
     pointer: Pointer
@@ -119,7 +119,7 @@ class _Failure:
 class FollowedModel:
     """A model that is called like the one that `load` returns, and follows an alias meanwhile.
 
-    Any thread may call it. `serves` tells what it serves. Made by `handoff.follow`; close it, or
+    Any thread may call it. `serves` says what it serves. Made by `handoff.follow`; close it, or
     use it as a context manager.
     """
 
@@ -133,11 +133,11 @@ class FollowedModel:
         self._options = options
         self._failure: _Failure | None = None
         self._closing = threading.Event()
-        self._looking = threading.Lock()
+        self._look_lock = threading.Lock()
         self._process: StepProcess | None = None
         pointer = alias.look()
-        self._held: _Held | None = self._open(pointer, None)
-        self._told = self._serving(self._held, pointer.version)
+        self._served: _ServedVersion | None = self._open(pointer, None)
+        self._status = self._build_status(self._served, pointer.version)
         self._thread = threading.Thread(target=self._follow, name="handoff-follow", daemon=True)
         self._thread.start()
 
@@ -150,8 +150,8 @@ class FollowedModel:
         return self.model(*inputs, **named)
 
     def __repr__(self) -> str:
-        told = self._told
-        return f"<{told.model}@{told.alias}, version {told.version} for {told.target}>"
+        status = self._status
+        return f"<{status.model}@{status.alias}, version {status.version} for {status.target}>"
 
     def __enter__(self) -> FollowedModel:
         return self
@@ -165,13 +165,13 @@ class FollowedModel:
     @property
     def model(self) -> LoadedModel:
         """The version that is served now; who keeps it calls that one, whatever is promoted."""
-        held = self._held
-        if held is None:
+        served = self._served
+        if served is None:
             raise UsageProblem(
                 "a followed model that was closed can't be called", expected="one that is open",
                 got="a closed one", remedy="Close it after the last call",
             )  # fmt: skip
-        return held.model
+        return served.model
 
     @property
     def signature(self) -> ModelSignature:
@@ -181,17 +181,18 @@ class FollowedModel:
     @property
     def serves(self) -> Serving:
         """What is served, since when, and why it isn't what the alias points to, if it isn't."""
-        return self._told
+        return self._status
 
     def look(self) -> Serving:
-        """Ask the store now, take over what the alias points to if it can be, and tell.
+        """Ask the store now, and take over what the alias points to if it can be.
 
-        Nothing is raised for what fails: it is told in `error`, and what is served stays.
+        Returns what is served. Nothing is raised for what fails: `error` says it, and what is
+        served stays.
         """
-        with self._looking:
+        with self._look_lock:
             if not self._closing.is_set():
-                self._look()
-        return self._told
+                self._look_once()
+        return self._status
 
     def close(self) -> None:
         """End following, and give up the model; calls that have begun end as they would have."""
@@ -201,83 +202,84 @@ class FollowedModel:
             process.close()
         if self._thread is not threading.current_thread():
             self._thread.join()
-        with self._looking:
-            self._held = None
+        with self._look_lock:
+            self._served = None
 
     def _follow(self) -> None:
-        while not self._closing.wait(self._pause()):
+        every_s, jitter = self._options.every_s, self._options.jitter
+        while not self._closing.wait(every_s * random.uniform(1.0 - jitter, 1.0 + jitter)):  # noqa: S311
             self.look()
 
-    def _pause(self) -> float:
-        jitter = self._options.jitter
-        return self._options.every_s * random.uniform(1.0 - jitter, 1.0 + jitter)  # noqa: S311
-
-    def _look(self) -> None:
-        held = self._held
-        assert held is not None
+    def _look_once(self) -> None:
+        served = self._served
+        assert served is not None
         try:
             pointer = self._alias.look()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told, and serving goes on
-            self._tell(replace(self._told, error=str(_as_told(error))))
+        except Exception as error:  # noqa: BLE001 - any error is reported, and serving goes on
+            self._set_status(replace(self._status, error=str(_to_handoff_error(error))))
             return
-        if (pointer.version, pointer.release) == (held.pointer.version, held.pointer.release):
+        if (pointer.version, pointer.release) == (served.pointer.version, served.pointer.release):
             self._failure = None
-            self._tell(self._serving(held, pointer.version))
+            self._set_status(self._build_status(served, pointer.version))
             return
-        why = self._take_over(held, pointer)
+        why = self._take_over(served, pointer)
         if self._closing.is_set():
             return
-        assert self._held is not None
-        told = self._serving(self._held, pointer.version)
-        self._tell(replace(told, error=str(why or "")))
+        assert self._served is not None
+        status = self._build_status(self._served, pointer.version)
+        self._set_status(replace(status, error=str(why or "")))
 
-    def _take_over(self, held: _Held, pointer: Pointer) -> HandoffError | None:
+    def _take_over(self, served: _ServedVersion, pointer: Pointer) -> HandoffError | None:
         """Let the version take over; return why it didn't, where it didn't."""
-        known = self._failure
-        if known is not None and known.release == pointer.release:
-            if known.until is None or time.monotonic() < known.until:
-                return known.error
+        earlier = self._failure
+        if earlier is not None and earlier.release == pointer.release:
+            if earlier.until is None or time.monotonic() < earlier.until:
+                return earlier.error
         else:
-            known = None
+            earlier = None
         try:
-            self._held = self._open(pointer, held)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told, and serving goes on
-            self._failure = self._failed(pointer, _as_told(error), known)
+            self._served = self._open(pointer, served)
+        except Exception as error:  # noqa: BLE001 - any error is reported, and serving goes on
+            self._failure = self._failure_of(pointer, _to_handoff_error(error), earlier)
             return self._failure.error
         self._failure = None
         return None
 
-    def _failed(self, pointer: Pointer, error: HandoffError, known: _Failure | None) -> _Failure:
+    def _failure_of(
+        self, pointer: Pointer, error: HandoffError, earlier: _Failure | None
+    ) -> _Failure:
         if isinstance(error, PackageRefused):
             return _Failure(pointer.release, error)
-        pauses = min(_MOST_PAUSES, 2 * known.pauses) if known else 1
+        pauses = min(_MAX_PAUSES, 2 * earlier.pauses) if earlier else 1
         until = time.monotonic() + pauses * self._options.every_s
         return _Failure(pointer.release, error, pauses, until)
 
-    def _open(self, pointer: Pointer, held: _Held | None) -> _Held:
-        """Return the version, verified and warmed up; `held` is what is served meanwhile."""
+    def _open(self, pointer: Pointer, served: _ServedVersion | None) -> _ServedVersion:
+        """Return the version, verified and warmed up; `served` is what is served meanwhile."""
         options, name, version = self._options, self._alias.model, pointer.version
         folder = options.folder and str(options.folder)
         with tempfile.TemporaryDirectory(
             prefix="handoff-follow-", dir=folder, ignore_cleanup_errors=True
         ) as scratch:
             release = self._alias.read(pointer)
-            if held is not None and not options.narrower:
-                require_as_wide(version, held.model.manifest, release.manifest)
-            place = Path(scratch, "release")
-            target = self._alias.pull(release, options.target, place, self._require_open).slug
-            if held is not None:
+            if served is not None and not options.narrower:
+                require_compatible(version, served.model.manifest, release.manifest)
+            release_folder = Path(scratch, "release")
+            target = self._alias.pull(
+                release, options.target, release_folder, self._require_open
+            ).slug
+            if served is not None:
                 # A crash in this process would end what is served; at the start nothing is.
                 keys = write_keys(self._trust, Path(scratch, "keys"))
-                job = TryReleaseJob(place, keys, name, version, target, options.file)
-                try_release(job, Path(scratch), self._started)
+                job = TryReleaseJob(release_folder, keys, name, version, target, options.file)
+                try_release(job, Path(scratch), self._set_process)
             model = load(
-                place, keys=self._trust, name=name, version=version, target=target,
+                release_folder, keys=self._trust, name=name, version=version, target=target,
                 file=options.file, runners=options.runners, check_values=options.check_values,
                 layouts=options.layouts, known_code=True,
             )  # fmt: skip
-            warm_up(model, place)
-        return _Held(pointer, model, datetime.now(UTC))
+            warm_up(model, release_folder)
+        return _ServedVersion(pointer, model, datetime.now(UTC))
 
     def _require_open(self, *_: object) -> None:
         """Let a fetch that is under way end where this was closed meanwhile."""
@@ -287,45 +289,47 @@ class FollowedModel:
                 got="one that was closed meanwhile", remedy="Follow the alias again",
             )  # fmt: skip
 
-    def _started(self, process: StepProcess | None) -> None:
+    def _set_process(self, process: StepProcess | None) -> None:
         self._process = process
         if process is not None and self._closing.is_set():
             process.close()
 
-    def _serving(self, held: _Held, wanted: int) -> Serving:
-        manifest = held.model.manifest
+    def _build_status(self, served: _ServedVersion, alias_version: int) -> Serving:
+        manifest = served.model.manifest
         return Serving(
             model=self._alias.model,
             alias=self._alias.alias,
-            version=held.pointer.version,
-            target=held.model.target,
+            version=served.pointer.version,
+            target=served.model.target,
             commit=manifest.lineage.commit,
-            digest=held.pointer.release,
-            since=held.since,
+            digest=served.pointer.release,
+            since=served.since,
             looked=datetime.now(UTC),
-            wanted=wanted,
+            wanted=alias_version,
         )
 
-    def _tell(self, now: Serving) -> None:
-        """Let `serves` say so; log what is new, and tell who asked to be told of it."""
-        before, self._told = self._told, now
-        name = f"{now.model}@{now.alias}"
-        if now.version != before.version:
-            LOGGER.info("%s: version %d is served, and was %d", name, now.version, before.version)
-        elif now.error == before.error:
+    def _set_status(self, status: Serving) -> None:
+        """Let `serves` say so; log what is new, and call `on_change` with it."""
+        previous, self._status = self._status, status
+        name = f"{status.model}@{status.alias}"
+        if status.version != previous.version:
+            LOGGER.info(
+                "%s: version %d is served, and was %d", name, status.version, previous.version
+            )
+        elif status.error == previous.error:
             return
-        elif now.error:
-            LOGGER.warning("%s: version %d is served on: %s", name, now.version, now.error)
+        elif status.error:
+            LOGGER.warning("%s: version %d is served on: %s", name, status.version, status.error)
         else:
-            LOGGER.info("%s: version %d is served, as it points to", name, now.version)
+            LOGGER.info("%s: version %d is served, as it points to", name, status.version)
         if self._options.on_change is not None:
             try:
-                self._options.on_change(now)
+                self._options.on_change(status)
             except Exception:
                 LOGGER.exception("%s: the callback for a change failed", name)
 
 
-def _as_told(error: Exception) -> HandoffError:
+def _to_handoff_error(error: Exception) -> HandoffError:
     """Return the error as a sentence; what isn't one yet may be the disk, or a fault of ours."""
     if isinstance(error, HandoffError):
         return error

@@ -12,12 +12,11 @@ from safetensors.torch import load as read_tensors
 from handoff.artifacts.delivery.contract import EXAMPLES_FILE
 from handoff.artifacts.delivery.golden import golden_difference
 from handoff.artifacts.errors import InputsRefused, PackageRefused, first_line
-from handoff.artifacts.release.manifest import TargetRecord
 from handoff.artifacts.serve.loader import LoadedModel, load
 from handoff.artifacts.serve.sealing import seal_file
 from handoff.tasks.follow.messages import TriedRelease, TryReleaseJob
 
-_WORD_OF_EXAMPLES = "example="
+_EXAMPLE_PREFIX = "example="
 
 
 def warm_up(model: LoadedModel, folder: Path) -> int:
@@ -27,21 +26,29 @@ def warm_up(model: LoadedModel, folder: Path) -> int:
     far beside them as the release measured when it was accepted. Raises `PackageRefused` for others
     and for an example that the package refuses.
     """
-    examples = _read(model, folder)
+    examples = _read_examples(model, folder)
     count = 1 + max((int(name.partition("/")[0]) for name in examples), default=-1)
     for index in range(count):
-        outputs = _call(model, examples, index)
-        for place, got in enumerate(outputs):
-            want = examples.get(f"{index}/outputs/{place}")
+        outputs = _call_on_example(model, examples, index)
+        for output, got in enumerate(outputs):
+            want = examples.get(f"{index}/outputs/{output}")
             if want is None:
                 continue
-            told = golden_difference(got.cpu(), want, room=_measured(model, index, place))
-            if told:
-                raise _other(model, index, place, told)
+            mismatch = golden_difference(
+                got.cpu(), want, room=_measured_deviation(model, index, output)
+            )
+            if mismatch:
+                raise PackageRefused(
+                    f"{_format_name(model)} doesn't give the original model's outputs on example "
+                    f"{index}",
+                    expected="what the release holds, as near as it was when it was accepted",
+                    got=f"{mismatch} in output {output}",
+                    remedy="Roll back, look at what is other on this machine, and release it again",
+                )
     return count
 
 
-def _read(model: LoadedModel, folder: Path) -> Mapping[str, torch.Tensor]:
+def _read_examples(model: LoadedModel, folder: Path) -> Mapping[str, torch.Tensor]:
     """Return the examples that were signed; none where the release has none."""
     for file in model.manifest.files:
         if file.path == EXAMPLES_FILE:
@@ -52,7 +59,7 @@ def _read(model: LoadedModel, folder: Path) -> Mapping[str, torch.Tensor]:
     return {}
 
 
-def _call(
+def _call_on_example(
     model: LoadedModel, examples: Mapping[str, torch.Tensor], index: int
 ) -> Sequence[torch.Tensor]:
     device = "cuda" if model.target.startswith("cuda") else "cpu"
@@ -65,37 +72,25 @@ def _call(
         return model.tensors(*inputs)
     except (RuntimeError, InputsRefused) as error:
         raise PackageRefused(
-            f"{_named(model)} can't be called on example {index} of its own release",
+            f"{_format_name(model)} can't be called on example {index} of its own release",
             expected="outputs", got=first_line(error),
             remedy="Don't promote it: look at its report, and release it again",
         ) from error  # fmt: skip
 
 
-def _measured(model: LoadedModel, index: int, place: int) -> float:
+def _measured_deviation(model: LoadedModel, index: int, output: int) -> float:
     """Return how far the output lay from eager's on that example when it was accepted."""
     (record,) = (target for target in model.manifest.targets if target.slug == model.target)
-    return max(_distances(record, index, place), default=0.0)
-
-
-def _distances(record: TargetRecord, index: int, place: int) -> list[float]:
-    word = f"{_WORD_OF_EXAMPLES}{index}"
-    return [
+    label = f"{_EXAMPLE_PREFIX}{index}"
+    deviations = (
         deviation.max_abs
         for deviation in record.deviations
-        if deviation.output == place and word in deviation.case.split()
-    ]
+        if deviation.output == output and label in deviation.case.split()
+    )
+    return max(deviations, default=0.0)
 
 
-def _other(model: LoadedModel, index: int, place: int, told: str) -> PackageRefused:
-    return PackageRefused(
-        f"{_named(model)} doesn't give the original model's outputs on example {index}",
-        expected="what the release holds, as near as it was when it was accepted",
-        got=f"{told} in output {place}",
-        remedy="Roll back, look at what is other on this machine, and release it again",
-    )  # fmt: skip
-
-
-def _named(model: LoadedModel) -> str:
+def _format_name(model: LoadedModel) -> str:
     return f"{model.manifest.model} version {model.version}"
 
 

@@ -10,10 +10,17 @@ from handoff.artifacts.record import Job
 
 
 @dataclass(frozen=True)
-class TryReleaseJob(Job["TriedRelease"]):
+class TriedRelease:
+    """How many examples it was called on, each of whose outputs was as the original model's."""
+
+    examples: int
+
+
+@dataclass(frozen=True)
+class TryReleaseJob(Job[TriedRelease]):
     """Open the package for `target` in a pulled `folder`, call it on its examples, and compare.
 
-    `keys` are the places of the public keys of which one has to have signed it, `model` and
+    `keys` are the paths of the public keys of which one has to have signed it, `model` and
     `version` what it has to be. `file` is which form of it is opened (None: the usual one).
     """
 
@@ -23,10 +30,3 @@ class TryReleaseJob(Job["TriedRelease"]):
     version: int
     target: str
     file: Literal["model.so", "model.pt2"] | None = None
-
-
-@dataclass(frozen=True)
-class TriedRelease:
-    """How many examples it was called on, each of whose outputs was as the original model's."""
-
-    examples: int

@@ -44,7 +44,7 @@ class Alias:
         for a ledger that isn't verified or went back, and `RegistryFailed` where the alias points
         to nothing.
         """
-        entry = self._known() or self._read()
+        entry = self._cached_entry() or self._read_entry()
         if self.alias not in entry.aliases:
             raise self.releases.unknown(self.model, self.alias)
         return entry.aliases[self.alias]
@@ -61,15 +61,15 @@ class Alias:
         keep(self.releases, release, chosen, to, progress)
         return chosen
 
-    def _known(self) -> LedgerEntry | None:
+    def _cached_entry(self) -> LedgerEntry | None:
         """Return the entry that was read, where it is there and still the newest one; else None."""
-        known = self._entry
-        if known is None or self.releases.last(self.model, known.sequence) != known.sequence:
+        entry = self._entry
+        if entry is None or self.releases.last(self.model, entry.sequence) != entry.sequence:
             return None
-        return known
+        return entry
 
-    def _read(self) -> LedgerEntry:
-        # A ledger that went back is told by each look, and not by the first alone.
+    def _read_entry(self) -> LedgerEntry:
+        # A ledger that went back is reported by each look, and not by the first alone.
         self._entry = None
         self._entry = self.releases.require_head(self.model).entry
         return self._entry
@@ -99,7 +99,7 @@ class Serving:
 
     @property
     def is_current(self) -> bool:
-        """Tell whether what is served is what the alias pointed to at the last look."""
+        """Return whether what is served is what the alias pointed to at the last look."""
         return self.version == self.wanted and not self.error
 
 
@@ -119,43 +119,43 @@ class FollowOptions:
     on_change: Callable[[Serving], object] | None = None
 
 
-def require_as_wide(version: int, now: Manifest, then: Manifest) -> None:
-    """Raise `PackageRefused` where `version`, whose record is `then`, refuses what is taken now.
+def require_compatible(version: int, current: Manifest, candidate: Manifest) -> None:
+    """Raise `PackageRefused` where `version`, the `candidate`, refuses what `current` takes.
 
     So does one whose outputs have other names, dtypes or ranks, or come in another structure:
     callers count on those.
     """
-    told = [
-        *refused_requests(now.signature, then.signature),
-        *_other_outputs(now.signature, then.signature),
-        *_other_structure(now, then),
+    lost = [
+        *refused_requests(current.signature, candidate.signature),
+        *_describe_output_changes(current.signature, candidate.signature),
+        *_describe_structure_change(current, candidate),
     ]
-    if not told:
+    if not lost:
         return
     raise PackageRefused(
-        f"{then.model} version {version} takes or gives less than what is served now",
+        f"{candidate.model} version {version} takes or gives less than what is served now",
         expected="a version that takes every request that is taken now, and answers alike",
-        got="it refuses " + "; ".join(told[:5]) if told[0].startswith("those") else told[0],
+        got="it refuses " + "; ".join(lost[:5]) if lost[0].startswith("those") else lost[0],
         remedy="Start the serving processes again with it once no such request comes any more, or "
         "follow with narrower=True",
     )  # fmt: skip
 
 
-def _other_outputs(now: ModelSignature, then: ModelSignature) -> list[str]:
-    before = [(spec.name, spec.dtype, len(spec.shape)) for spec in now.outputs]
-    after = [(spec.name, spec.dtype, len(spec.shape)) for spec in then.outputs]
+def _describe_output_changes(current: ModelSignature, candidate: ModelSignature) -> list[str]:
+    before = [(spec.name, spec.dtype, len(spec.shape)) for spec in current.outputs]
+    after = [(spec.name, spec.dtype, len(spec.shape)) for spec in candidate.outputs]
     if before == after:
         return []
-    return [f"outputs {_listed(after)}, where they were {_listed(before)}"]
+    return [f"outputs {_format_outputs(after)}, where they were {_format_outputs(before)}"]
 
 
-def _other_structure(now: Manifest, then: Manifest) -> list[str]:
+def _describe_structure_change(current: Manifest, candidate: Manifest) -> list[str]:
     before, after = (
-        one.structure.form_of(len(one.signature.outputs)) or "a tuple of tensors"
-        for one in (now, then)
+        manifest.structure.form_of(len(manifest.signature.outputs)) or "a tuple of tensors"
+        for manifest in (current, candidate)
     )
     return [] if before == after else [f"a result {after}, where it was {before}"]
 
 
-def _listed(outputs: list[tuple[str, str, int]]) -> str:
+def _format_outputs(outputs: list[tuple[str, str, int]]) -> str:
     return ", ".join(f"{name}: {dtype} of {rank} axes" for name, dtype, rank in outputs)

@@ -35,7 +35,7 @@ def call(module: torch.fx.GraphModule, inputs: Tensors) -> Tensors:
 
 
 def is_runnable(module: torch.fx.GraphModule, inputs: Tensors) -> bool:
-    """Tell whether the model runs on these inputs, of any shapes and dtypes."""
+    """Return whether the model runs on these inputs, of any shapes and dtypes."""
     try:
         call(module, inputs)
     except Exception:  # noqa: BLE001 - a model may fail in any way
@@ -43,8 +43,8 @@ def is_runnable(module: torch.fx.GraphModule, inputs: Tensors) -> bool:
     return True
 
 
-def same(left: Tensors, right: Tensors) -> bool:
-    """Tell whether two results are equal, NaN being equal to NaN.
+def equal_results(left: Tensors, right: Tensors) -> bool:
+    """Return whether two results are equal, NaN being equal to NaN.
 
     Shapes, which may be any, have to be the same; dtypes don't.
     """
@@ -54,7 +54,7 @@ def same(left: Tensors, right: Tensors) -> bool:
     )
 
 
-def example_fails(error: Exception) -> Finding:
+def example_failure(error: Exception) -> Finding:
     """Return the finding of a model that can't be run on its example."""
     return Finding(
         "example-fails",
@@ -64,19 +64,19 @@ def example_fails(error: Exception) -> Finding:
     )
 
 
-class _Watch(torch.fx.Interpreter):
+class _Watcher(torch.fx.Interpreter):
     """Runs a graph and notes, node by node, what draws random numbers and what is float64."""
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
         super().__init__(module)
-        self.drawing: dict[torch.fx.Node, str] = {}
-        self.double: torch.fx.Node | None = None
+        self.random_nodes: dict[torch.fx.Node, str] = {}
+        self.first_float64: torch.fx.Node | None = None
 
     def run_node(self, n: torch.fx.Node) -> Any:  # noqa: ANN401 - whatever the node returns
-        with RandomDraws(lambda name: self.drawing.setdefault(n, name)):
+        with RandomDraws(lambda name: self.random_nodes.setdefault(n, name)):
             value = super().run_node(n)
-        if self.double is None and isinstance(value, torch.Tensor):
-            self.double = n if value.dtype is torch.float64 else None
+        if self.first_float64 is None and isinstance(value, torch.Tensor):
+            self.first_float64 = n if value.dtype is torch.float64 else None
         return value
 
 
@@ -86,24 +86,24 @@ def run_twice(delivery: LoadedDelivery, inputs: Tensors) -> Iterator[Finding]:
     Inputs are of the contract's shapes and dtypes.
     """
     module = delivery.module
-    given = tuple(tensor.clone() for tensor in inputs)
+    copies = tuple(tensor.clone() for tensor in inputs)
     state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    watch = _Watch(module)
+    watcher = _Watcher(module)
     try:
         # Two calls made in the same way. A third is watched: under a dispatch mode torch takes
         # other kernels (singular values with their vectors, say), which may round otherwise.
         first, second = call(module, inputs), call(module, inputs)
         with torch.no_grad():
-            watch.run(*given)
+            watcher.run(*copies)
     except Exception as error:  # noqa: BLE001 - a model may fail in any way; each is the finding
-        yield example_fails(error)
+        yield example_failure(error)
         return
-    is_repeatable = same(first, second)
-    if not is_repeatable and not watch.drawing and _is_repeatable_in_order(module, inputs):
-        yield _sums_in_any_order()
+    is_repeatable = equal_results(first, second)
+    if not is_repeatable and not watcher.random_nodes and _is_repeatable_in_order(module, inputs):
+        yield _unordered_sums_finding()
         is_repeatable = True
-    yield from _draws(watch, is_repeatable=is_repeatable)
-    changed = [n for n, t in module.state_dict().items() if not same((t,), (state[n],))]
+    yield from _random_findings(watcher, is_repeatable=is_repeatable)
+    changed = [n for n, t in module.state_dict().items() if not equal_results((t,), (state[n],))]
     if changed:
         yield Finding(
             "changes-state",
@@ -112,23 +112,23 @@ def run_twice(delivery: LoadedDelivery, inputs: Tensors) -> Iterator[Finding]:
             "Deliver it in evaluation mode and take updates of buffers out of the forward",
         )
         module.load_state_dict(state)
-    if not same(given, inputs):
+    if not equal_results(copies, inputs):
         yield Finding(
             "changes-input",
             "limit",
             "running the model changes its input in place",
             "Clone the input in the forward, or make sure that no caller uses it again",
         )
-    yield from _complex_outputs(first)
-    yield from _precision(watch, module, inputs, first)
+    yield from _complex_output_findings(first)
+    yield from _precision_findings(watcher, module, inputs, first)
 
 
 def _is_repeatable_in_order(module: torch.fx.GraphModule, inputs: Tensors) -> bool:
-    """Tell whether two runs are equal once torch adds in an order that threads don't decide.
+    """Return whether two runs are equal once torch adds in an order that threads don't decide.
 
     What reads memory that nobody has written stays as it is: torch isn't to fill it meanwhile.
     """
-    before = (
+    saved = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch._C._get_deterministic_fill_uninitialized_memory(),
@@ -136,13 +136,13 @@ def _is_repeatable_in_order(module: torch.fx.GraphModule, inputs: Tensors) -> bo
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch._C._set_deterministic_fill_uninitialized_memory(False)
     try:
-        return same(call(module, inputs), call(module, inputs))
+        return equal_results(call(module, inputs), call(module, inputs))
     finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch._C._set_deterministic_fill_uninitialized_memory(before[2])
+        torch.use_deterministic_algorithms(saved[0], warn_only=saved[1])
+        torch._C._set_deterministic_fill_uninitialized_memory(saved[2])
 
 
-def _sums_in_any_order() -> Finding:
+def _unordered_sums_finding() -> Finding:
     return Finding(
         "sums-in-any-order",
         "note",
@@ -152,9 +152,9 @@ def _sums_in_any_order() -> Finding:
     )
 
 
-def _draws(watch: _Watch, *, is_repeatable: bool) -> Iterator[Finding]:
-    """Tell what draws random numbers, and whether two calls gave different outputs."""
-    for node, name in watch.drawing.items():
+def _random_findings(watcher: _Watcher, *, is_repeatable: bool) -> Iterator[Finding]:
+    """Find what draws random numbers, and whether two calls gave different outputs."""
+    for node, name in watcher.random_nodes.items():
         yield Finding(
             "random-operator",
             "unsound",
@@ -168,24 +168,24 @@ def _draws(watch: _Watch, *, is_repeatable: bool) -> Iterator[Finding]:
             "unsound",
             "the same input gives different outputs when it is run twice",
             "Take random operators, active dropout and state out of the forward",
-            place_of(next(iter(watch.drawing))) if watch.drawing else "",
+            place_of(next(iter(watcher.random_nodes))) if watcher.random_nodes else "",
         )
 
 
-def _complex_outputs(outputs: Tensors) -> Iterator[Finding]:
-    for place, tensor in enumerate(outputs):
+def _complex_output_findings(outputs: Tensors) -> Iterator[Finding]:
+    for index, tensor in enumerate(outputs):
         if tensor.is_complex():
             yield Finding(
                 "complex-output",
                 "unsound",
-                f"output {place} is {str(tensor.dtype).removeprefix('torch.')}, and a release "
+                f"output {index} is {str(tensor.dtype).removeprefix('torch.')}, and a release "
                 "gives real numbers",
                 REAL_OUTPUTS,
             )
 
 
-def _precision(
-    watch: _Watch, module: torch.fx.GraphModule, inputs: Tensors, outputs: Tensors
+def _precision_findings(
+    watcher: _Watcher, module: torch.fx.GraphModule, inputs: Tensors, outputs: Tensors
 ) -> Iterator[Finding]:
     if any(bool(tensor.isnan().any()) for tensor in outputs):
         yield Finding(
@@ -195,17 +195,17 @@ def _precision(
             "Find the layer that makes it; a checkpoint from before the training diverged helps",
         )
     weights = [t for name, t in module.state_dict().items() if "_tensor_constant" not in name]
-    if watch.double is not None and all(
+    if watcher.first_float64 is not None and all(
         tensor.dtype is not torch.float64 for tensor in (*inputs, *weights)
     ):
         of_outputs = any(tensor.dtype is torch.float64 for tensor in outputs)
         yield Finding(
             "unexpected-float64",
             "limit" if of_outputs else "note",
-            f"{watch.double.name} makes float64 of inputs and weights that hold none"
+            f"{watcher.first_float64.name} makes float64 of inputs and weights that hold none"
             + (", and so does an output" if of_outputs else ""),
             "Name the dtype where a tensor is made from Python or NumPy numbers",
-            place_of(watch.double),
+            place_of(watcher.first_float64),
         )
 
 
@@ -213,17 +213,24 @@ def _small_sizes(delivery: LoadedDelivery) -> dict[str, int]:
     return middle_sizes(delivery.contract.signature)
 
 
-def other_sizes(delivery: LoadedDelivery) -> Iterator[Finding]:
+def check_sizes(delivery: LoadedDelivery) -> Iterator[Finding]:
     """Run every dynamic dimension at its smallest sizes, at an odd one, and at its largest."""
     dimensions = delivery.contract.signature.dimensions
     for name, limits in dimensions.items():
         small = {limits.min, limits.second, *limits.among(5)}
         for size in sorted(small):
-            if failure := _failure(delivery, name, size):
-                yield _baked_in(name, size, failure, _told_multiple(delivery, name, limits))
+            if failure := _find_failure(delivery, name, size):
+                yield Finding(
+                    "size-baked-in",
+                    "unsound",
+                    f"the model fails for {name} = {size}: {failure.reason}",
+                    _multiple_remedy(delivery, name, limits)
+                    or f"Write {name} as x.shape[...] in the forward, or declare it as fixed",
+                    failure.where,
+                )
                 break
         else:
-            yield from _largest_size(delivery, name, limits, max(small))
+            yield from _check_largest_size(delivery, name, limits, max(small))
 
 
 @dataclass(frozen=True)
@@ -234,69 +241,59 @@ class _Failure:
     where: str
 
 
-def _failure(delivery: LoadedDelivery, name: str, size: int) -> _Failure | None:
+def _find_failure(delivery: LoadedDelivery, name: str, size: int) -> _Failure | None:
     """Return why the model fails with `name` at `size`, the others small; None where it runs."""
     spec = CaseSpec("other size", {**_small_sizes(delivery), name: size}, 0)
     inputs = delivery.draw(spec)
     try:
         call(delivery.module, inputs)
     except Exception as error:  # noqa: BLE001 - as above: any failure is the finding
-        return _Failure(reason_of(error), _place_of_failure(delivery.module, inputs))
+        return _Failure(reason_of(error), _locate_failure(delivery.module, inputs))
     return None
 
 
-def _told_multiple(delivery: LoadedDelivery, name: str, limits: Dimension) -> str:
+def _multiple_remedy(delivery: LoadedDelivery, name: str, limits: Dimension) -> str:
     """Return what to do where the model runs at multiples of a number of `name` alone, else ''."""
     if not delivery.cases:
         return ""
-    taken = delivery.contract.signature.measure_inputs(delivery.cases[0].inputs)
+    example_sizes = delivery.contract.signature.measure_inputs(delivery.cases[0].inputs)
 
     def runs(size: int) -> bool:
-        drawn = delivery.draw(CaseSpec("multiple", {**taken, name: size}, 0))
+        drawn = delivery.draw(CaseSpec("multiple", {**example_sizes, name: size}, 0))
         return is_runnable(delivery.module, drawn)
 
-    return told_multiple(name, runs, taken[name], limits)
+    return told_multiple(name, runs, example_sizes[name], limits)
 
 
-def _place_of_failure(module: torch.fx.GraphModule, inputs: Tensors) -> str:
+def _locate_failure(module: torch.fx.GraphModule, inputs: Tensors) -> str:
     """Return the place of the node that fails on these inputs, of any shapes and dtypes."""
-    walk = _Walk(module)
+    walker = _Walker(module)
     with torch.no_grad(), contextlib.suppress(Exception):
-        walk.run(*inputs)
-    return place_of(walk.at) if walk.at else ""
+        walker.run(*inputs)
+    return place_of(walker.current) if walker.current else ""
 
 
-class _Walk(torch.fx.Interpreter):
-    """Runs a graph; `at` is the node under way, `size_bytes` what all have made of inputs."""
+class _Walker(torch.fx.Interpreter):
+    """Runs a graph; `current` is the node under way, `size_bytes` what all have made of inputs."""
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
         super().__init__(module)
-        self.at: torch.fx.Node | None = None
+        self.current: torch.fx.Node | None = None
         self.size_bytes = 0
 
     def run_node(self, n: torch.fx.Node) -> Any:  # noqa: ANN401 - whatever the node returns
-        self.at = n
+        self.current = n
         value = super().run_node(n)
         if n.op != "get_attr":
             self.size_bytes += sum(tensor.nbytes for tensor in flat_tensors(value))
         return value
 
 
-def _baked_in(name: str, size: int, failure: _Failure, remedy: str) -> Finding:
-    return Finding(
-        "size-baked-in",
-        "unsound",
-        f"the model fails for {name} = {size}: {failure.reason}",
-        remedy or f"Write {name} as x.shape[...] in the forward, or declare it as fixed",
-        failure.where,
-    )
-
-
 # What takes more intermediate results is left to the comparison, which has the memory for it.
 _LARGEST_BYTES = 2**30
 
 
-def _largest_size(
+def _check_largest_size(
     delivery: LoadedDelivery, name: str, limits: Dimension, fits: int
 ) -> Iterator[Finding]:
     """Find the size beyond `fits`, at which it runs, from which on the model fails, if any.
@@ -306,19 +303,21 @@ def _largest_size(
     largest = limits.max
     if largest <= fits:
         return
-    walk = _Walk(delivery.module)
+    walker = _Walker(delivery.module)
     with torch.no_grad():
-        walk.run(*delivery.draw(CaseSpec("other size", {**_small_sizes(delivery), name: fits}, 0)))
-    if walk.size_bytes / max(fits, 1) * largest > _LARGEST_BYTES:
+        walker.run(
+            *delivery.draw(CaseSpec("other size", {**_small_sizes(delivery), name: fits}, 0))
+        )
+    if walker.size_bytes / max(fits, 1) * largest > _LARGEST_BYTES:
         return
-    failure = _failure(delivery, name, largest)
+    failure = _find_failure(delivery, name, largest)
     if failure is None:
         return
     fails = largest
     step = limits.multiple_of
     while fails - fits > step:
         middle = (fits + fails) // 2 // step * step
-        found = _failure(delivery, name, middle)
+        found = _find_failure(delivery, name, middle)
         fits, fails, failure = (middle, fails, failure) if not found else (fits, middle, found)
     yield Finding(
         "size-beyond-model",
@@ -332,45 +331,45 @@ def _largest_size(
     )
 
 
-def other_values(delivery: LoadedDelivery) -> Iterator[Finding]:
+def check_output_variation(delivery: LoadedDelivery) -> Iterator[Finding]:
     """Run other values of one size: an output that stays the same can't be compared with."""
-    unmoved = _unmoved(delivery, _small_sizes(delivery))
+    unmoved = _find_unmoved(delivery, _small_sizes(delivery))
     if unmoved and delivery.cases:
         # A graph of one edge may have one output whatever its nodes are.
-        taken = delivery.contract.signature.measure_inputs(delivery.cases[0].inputs)
-        still = _unmoved(delivery, taken)
-        unmoved = {place: output for place, output in unmoved.items() if place in still}
-    for place, output in unmoved.items():
+        example_sizes = delivery.contract.signature.measure_inputs(delivery.cases[0].inputs)
+        also_unmoved = _find_unmoved(delivery, example_sizes)
+        unmoved = {index: output for index, output in unmoved.items() if index in also_unmoved}
+    for index, output in unmoved.items():
         yield Finding(
             "unmoved-output",
             "limit",
-            f"output {place} is the same for different inputs"
+            f"output {index} is the same for different inputs"
             + (" (0 everywhere)" if not bool(output.any()) else "")
             + ": a comparison of it says nothing about the layers before",
             "Check that the weights are trained ones, and that the inputs reach the output",
         )
 
 
-def _unmoved(delivery: LoadedDelivery, sizes: dict[str, int]) -> dict[int, torch.Tensor]:
-    """Return the outputs that two draws of these sizes have in common, of any shape, by place.
+def _find_unmoved(delivery: LoadedDelivery, sizes: dict[str, int]) -> dict[int, torch.Tensor]:
+    """Return the outputs that two draws of these sizes have in common, of any shape, by index.
 
     None where the draws are the same, or the model fails on one.
     """
     drawn = [delivery.draw(CaseSpec(f"value {seed}", sizes, seed)) for seed in (1, 2)]
-    if same(*drawn):
+    if equal_results(*drawn):
         return {}
     try:
         left, right = (call(delivery.module, inputs) for inputs in drawn)
-    except Exception:  # noqa: BLE001 - found at this size by `other_sizes`, or on the example
+    except Exception:  # noqa: BLE001 - found at this size by `check_sizes`, or on the example
         return {}
     return {
-        place: a
-        for place, (a, b) in enumerate(zip(left, right, strict=True))
-        if a.is_floating_point() and a.numel() and same((a,), (b,))
+        index: a
+        for index, (a, b) in enumerate(zip(left, right, strict=True))
+        if a.is_floating_point() and a.numel() and equal_results((a,), (b,))
     }
 
 
-def rows_apart(delivery: LoadedDelivery) -> Iterator[Finding]:
+def check_row_independence(delivery: LoadedDelivery) -> Iterator[Finding]:
     """Run two rows alone and within a batch of five: a row's output is to be its own.
 
     Not where the contract says that rows depend on each other.
@@ -388,22 +387,22 @@ def rows_apart(delivery: LoadedDelivery) -> Iterator[Finding]:
     try:
         together = call(delivery.module, inputs)
         alone = call(delivery.module, tuple(tensor[:_PART] for tensor in inputs))
-    except Exception:  # noqa: BLE001 - `other_sizes` tells which size fails
+    except Exception:  # noqa: BLE001 - `check_sizes` finds which size fails
         return
-    for place, (all_rows, part) in enumerate(zip(together, alone, strict=True)):
-        told = _dependence(all_rows, part)
-        if told:
+    for index, (all_rows, part) in enumerate(zip(together, alone, strict=True)):
+        dependence = _describe_dependence(all_rows, part)
+        if dependence:
             yield Finding(
                 "rows-depend-on-each-other",
                 "limit",
-                f"output {place} {told}",
+                f"output {index} {dependence}",
                 "If that is meant, declare batch_invariant = false; if not, look for statistics "
                 "over the batch, or a batch norm in training mode",
             )
             return
 
 
-def _dependence(together: torch.Tensor, alone: torch.Tensor) -> str:
+def _describe_dependence(together: torch.Tensor, alone: torch.Tensor) -> str:
     if together.shape == alone.shape:
         return "has no row for each row of the batch: it mixes them"
     if together.shape[:1] != (_ROWS,) or alone.shape[1:] != together.shape[1:]:
@@ -416,5 +415,5 @@ def _dependence(together: torch.Tensor, alone: torch.Tensor) -> str:
     allowed = _ROW_RTOL.get(rows.dtype, _ROW_RTOL_FLOAT32) * scale
     if torch.allclose(alone, rows, rtol=0.0, atol=allowed, equal_nan=True):
         return ""
-    apart = float((alone - rows)[finite].abs().max()) if bool(finite.any()) else 0.0
-    return f"of a row depends on the other rows of its batch: it moves by {apart:.3g}"
+    deviation = float((alone - rows)[finite].abs().max()) if bool(finite.any()) else 0.0
+    return f"of a row depends on the other rows of its batch: it moves by {deviation:.3g}"

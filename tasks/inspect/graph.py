@@ -19,20 +19,20 @@ from handoff.tasks.deliver.capture.not_running import BAGS
 # torch.fx's name for a tensor that is no parameter, no buffer and no attribute of the model: one
 # that forward made, or found outside of the model.
 _TRACED_CONSTANT = re.compile(r"(?:.*\.)?_tensor_constant[0-9]+")
-_READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
-_NEUTRAL = {
+_READING_OPERATORS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
+_NEUTRAL_NUMBERS = {
     operator.mul: 1, operator.truediv: 1, operator.pow: 1, torch.mul: 1, torch.div: 1,
     operator.add: 0, operator.sub: 0, torch.add: 0, torch.sub: 0,
 }  # fmt: skip
 
-_BAGS = (
+_BAG_OPERATORS = (
     torch.nn.functional.embedding_bag, torch.ops.aten.embedding_bag.default,
     torch.ops.aten.embedding_bag.padding_idx, torch.ops.aten._embedding_bag.default,
     torch.ops.aten._embedding_bag_forward_only.default,
 )  # fmt: skip
 
-_MANY = 4096
-_FEW = 8
+_MAX_VALUES = 4096
+_MIN_VALUES = 8
 
 
 def unused_inputs(module: torch.fx.GraphModule) -> Iterator[Finding]:
@@ -50,24 +50,24 @@ def unused_inputs(module: torch.fx.GraphModule) -> Iterator[Finding]:
 
 def constant_outputs(module: torch.fx.GraphModule) -> Iterator[Finding]:
     """Find the outputs that no input leads to; without any other, the model is not traced."""
-    reached = _reached(module.graph)
+    reached = _find_dependents(module.graph)
     leaves = pytree.tree_leaves(module.graph.output_node().args)
     outputs = [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
-    lost = [place for place, node in enumerate(outputs) if node not in reached]
-    if not lost and outputs:
+    constant = [index for index, node in enumerate(outputs) if node not in reached]
+    if not constant and outputs:
         return
-    everything = len(lost) == len(outputs)
+    is_every = len(constant) == len(outputs)
     yield Finding(
         "constant-output",
-        "unsound" if everything else "limit",
-        f"no input leads to {'any output' if everything else f'output {lost[0]}'}",
+        "unsound" if is_every else "limit",
+        f"no input leads to {'any output' if is_every else f'output {constant[0]}'}",
         "Check that the forward uses its inputs: what it computed without them is fixed in the "
         "graph",
-        place_of(outputs[lost[0]]) if lost else "module.py",
+        place_of(outputs[constant[0]]) if constant else "module.py",
     )
 
 
-def _reached(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+def _find_dependents(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     """Return the inputs and all that is computed from them."""
     reached: set[torch.fx.Node] = set(graph.find_nodes(op="placeholder"))
     for node in graph.nodes:
@@ -84,13 +84,13 @@ def burnt_in_constants(module: torch.fx.GraphModule, *, proven: bool) -> Iterato
     for node in module.graph.find_nodes(op="get_attr"):
         if not _TRACED_CONSTANT.fullmatch(str(node.target)):
             continue
-        value = _attribute(module, str(node.target))
-        shown = f"{node.target} ({str(value.dtype).removeprefix('torch.')} {list(value.shape)})"
+        value = _get_tensor(module, str(node.target))
+        label = f"{node.target} ({str(value.dtype).removeprefix('torch.')} {list(value.shape)})"
         if looks_random(value) and not proven:
             yield Finding(
                 "burnt-in-random-constant",
                 "unsound",
-                f"{shown} was made while forward was traced, is no parameter or buffer, and looks "
+                f"{label} was made while forward was traced, is no parameter or buffer, and looks "
                 "drawn at random: each call of the original would draw again",
                 "Take the random operator out of the forward, or register the tensor as a buffer",
                 place_of(node),
@@ -99,7 +99,7 @@ def burnt_in_constants(module: torch.fx.GraphModule, *, proven: bool) -> Iterato
             yield Finding(
                 "burnt-in-constant",
                 "note",
-                f"{shown} was made while forward was traced, and is fixed since",
+                f"{label} was made while forward was traced, and is fixed since",
                 "Nothing needs to be done if it doesn't depend on the call",
                 place_of(node),
             )
@@ -113,7 +113,7 @@ def fixed_numbers(module: torch.fx.GraphModule, *, proven: bool) -> Iterator[Fin
     if proven:
         return
     for node in (node for node in module.graph.nodes if node.op == "call_function"):
-        neutral = _NEUTRAL.get(node.target)
+        neutral = _NEUTRAL_NUMBERS.get(node.target)
         numbers = [arg for arg in node.args if type(arg) in (int, float)]
         if neutral is not None and numbers == [neutral] and isinstance(node.args[0], torch.fx.Node):
             yield Finding(
@@ -165,14 +165,14 @@ def float_ids(module: torch.fx.GraphModule, inputs: Sequence[TensorSpec]) -> Ite
             return
 
 
-def values_read(module: torch.fx.GraphModule) -> Iterator[Finding]:
+def value_reads(module: torch.fx.GraphModule) -> Iterator[Finding]:
     """Find where the graph turns a tensor that depends on the inputs into a Python number."""
-    reached = _reached(module.graph)
+    reached = _find_dependents(module.graph)
     reads = [
         node for node in module.graph.nodes
         if node in reached
         and ((node.op == "call_method" and node.target in ("item", "tolist"))
-             or (node.op == "call_function" and node.target in _READS))
+             or (node.op == "call_function" and node.target in _READING_OPERATORS))
     ]  # fmt: skip
     if reads:
         more = f", and {len(reads) - 1} more do" if len(reads) > 1 else ""
@@ -208,11 +208,11 @@ def _offsets_of(module: torch.fx.GraphModule, node: torch.fx.Node) -> torch.fx.N
     is_bag = node.op == "call_module" and isinstance(
         module.get_submodule(str(node.target)), nn.EmbeddingBag
     )
-    place = 1 if is_bag else 2
-    if not is_bag and node.target not in _BAGS:
+    position = 1 if is_bag else 2
+    if not is_bag and node.target not in _BAG_OPERATORS:
         return None
-    given = node.kwargs.get("offsets", node.args[place] if len(node.args) > place else None)
-    return given if isinstance(given, torch.fx.Node) else None
+    offsets = node.kwargs.get("offsets", node.args[position] if len(node.args) > position else None)
+    return offsets if isinstance(offsets, torch.fx.Node) else None
 
 
 def _first_source(node: torch.fx.Node) -> torch.fx.Node | None:
@@ -225,16 +225,16 @@ def _first_source(node: torch.fx.Node) -> torch.fx.Node | None:
     return node
 
 
-def _attribute(module: torch.fx.GraphModule, path: str) -> torch.Tensor:
-    prefix, _, last = path.rpartition(".")
+def _get_tensor(module: torch.fx.GraphModule, path: str) -> torch.Tensor:
+    prefix, _, name = path.rpartition(".")
     owner = module.get_submodule(prefix)
-    value = getattr(owner, last)
+    value = getattr(owner, name)
     assert isinstance(value, torch.Tensor)
     return value
 
 
 def looks_random(tensor: torch.Tensor) -> bool:
-    """Tell whether the values of a tensor look drawn at random.
+    """Return whether the values of a tensor look drawn at random.
 
     It may be of any shape; complex numbers and truths never do, nor does what isn't finite. Drawn
     values hardly repeat, have no short decimal form, and turn up and down: of independent values
@@ -243,29 +243,29 @@ def looks_random(tensor: torch.Tensor) -> bool:
     """
     if tensor.numel() < 2 or tensor.is_complex() or tensor.dtype is torch.bool:
         return False
-    values = tensor.detach().reshape(-1)[:_MANY].double()
+    values = tensor.detach().reshape(-1)[:_MAX_VALUES].double()
     if not bool(values.isfinite().all()):
         return False
     if not tensor.is_floating_point():
-        return values.numel() >= _FEW and _turns_like_noise(values)
+        return values.numel() >= _MIN_VALUES and _turns_like_noise(values)
     distinct = values.unique().numel() / values.numel()
     # Four digits write any half-precision number.
     precise = tensor.dtype.itemsize >= 4
-    written = [v for v in values.tolist() if precise and _is_short(v, tensor.dtype)]
-    if distinct < (0.98 if precise else 0.9) or len(written) > 0.1 * values.numel():
+    short = [v for v in values.tolist() if precise and _is_short(v, tensor.dtype)]
+    if distinct < (0.98 if precise else 0.9) or len(short) > 0.1 * values.numel():
         return False
     return _turns_like_noise(values)
 
 
 def _is_short(value: float, dtype: torch.dtype) -> bool:
-    """Tell whether four digits write the value: what a person typed, or a simple fraction."""
-    short = torch.tensor(float(f"{value:.4g}"), dtype=torch.float64).to(dtype).double().item()
-    return short == value
+    """Return whether four digits write the value: what a person typed, or a simple fraction."""
+    rounded = torch.tensor(float(f"{value:.4g}"), dtype=torch.float64).to(dtype).double().item()
+    return rounded == value
 
 
 def _turns_like_noise(values: torch.Tensor) -> bool:
     steps = values.diff()
-    if values.numel() < _FEW:
+    if values.numel() < _MIN_VALUES:
         return (bool((steps > 0).any()) and bool((steps < 0).any())) or values.numel() == 2
     turning = ((steps[1:] * steps[:-1]) < 0).double().mean().item()
     return 0.4 <= turning <= 0.92

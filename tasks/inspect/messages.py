@@ -14,7 +14,7 @@ from handoff.artifacts.release.evidence import Finding, Verdict
 class TraceabilityJob(Job["TraceabilityResult"]):
     """Judge the delivery in `staging`, whose lineage has to say what `required_lineage` names.
 
-    `said` is what was told about its source by whoever asks for the release. With `exports` it is
+    `said` is what whoever asks for the release says about its source. With `exports` it is
     seen, too, whether torch.export takes the graph for all declared sizes, as a release does next.
     """
 

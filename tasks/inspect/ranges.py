@@ -13,35 +13,39 @@ from handoff.tasks.inspect.behaviour import Tensors, call
 from handoff.tasks.intake.loading import LoadedDelivery
 from handoff.tasks.optimize.capture import reason_of
 
-_SAY = "Say what is served: ranges={{'{0}': (LOW, HIGH)}} of deliver, low and high in delivery.toml"
+_REMEDY = (
+    "Say what is served: ranges={{'{0}': (LOW, HIGH)}} of deliver, low and high in delivery.toml"
+)
 
 
 def input_ranges(delivery: LoadedDelivery, inputs: Tensors) -> Iterator[Finding]:
     """Find whole numbers of which nobody said what they may be, or that the graph takes otherwise.
 
     `inputs` are some that the model runs on, of the contract's shapes and dtypes; what it fails on
-    is told by others.
+    is found by others.
     """
     specs = delivery.contract.inputs
-    whole = [spec for spec in specs if "int" in spec.dtype]
-    yield from (_guessed(spec) for spec in whole if spec.is_guessed or spec.low is None)
-    if not whole or not all(tensor.numel() for tensor in inputs):
+    integers = [spec for spec in specs if "int" in spec.dtype]
+    yield from (
+        _guessed_range_finding(spec) for spec in integers if spec.is_guessed or spec.low is None
+    )
+    if not integers or not all(tensor.numel() for tensor in inputs):
         return
     try:
         uses = watch_values(delivery.module, inputs, state_of(delivery.module))
     except Exception:  # noqa: BLE001 - the example that fails is found by `run_twice`
         return
-    for place, (spec, reading) in enumerate(zip(specs, read_ranges(uses, inputs), strict=True)):
-        if reading is None or spec not in whole or spec.low is None or spec.high is None:
+    for index, (spec, reading) in enumerate(zip(specs, read_ranges(uses, inputs), strict=True)):
+        if reading is None or spec not in integers or spec.low is None or spec.high is None:
             continue
-        beyond = _beyond(delivery, inputs, place, reading)
-        if beyond is not None:
-            yield beyond
+        finding = _check_table_bounds(delivery, inputs, index, reading)
+        if finding is not None:
+            yield finding
         elif not spec.is_guessed:
-            yield from _narrow(spec, spec.low, spec.high, reading)
+            yield from _check_narrow_range(spec, spec.low, spec.high, reading)
 
 
-def _guessed(spec: TensorSpec) -> Finding:
+def _guessed_range_finding(spec: TensorSpec) -> Finding:
     if spec.low is None:
         message = (f"nothing says which numbers {spec.name} may hold: 0 and 1 are verified, and "
                    "none is refused when it is served")  # fmt: skip
@@ -51,37 +55,39 @@ def _guessed(spec: TensorSpec) -> Finding:
             f"{spec.name} takes {spec.values} because its example does"
             + (f" ({why})" if why else "") + ": whatever else is refused when it is served"
         )  # fmt: skip
-    return Finding("guessed-range", "limit", message, _SAY.format(spec.name), "delivery.toml")
+    return Finding("guessed-range", "limit", message, _REMEDY.format(spec.name), "delivery.toml")
 
 
-def _beyond(
-    delivery: LoadedDelivery, inputs: Tensors, place: int, reading: Reading
+def _check_table_bounds(
+    delivery: LoadedDelivery, inputs: Tensors, index: int, reading: Reading
 ) -> Finding | None:
     """Return the finding of ids that no table has, where the model fails on them indeed."""
-    spec = delivery.contract.inputs[place]
+    spec = delivery.contract.inputs[index]
     assert spec.low is not None
     assert spec.high is not None
     if reading.source != "table" or (reading.low <= spec.low and spec.high <= reading.high):
         return None
     end = spec.high if spec.high > reading.high else spec.low
-    kind = torch.iinfo(inputs[place].dtype)
-    given = list(inputs)
-    given[place] = torch.full_like(inputs[place], min(max(int(end), kind.min), kind.max))
+    info = torch.iinfo(inputs[index].dtype)
+    changed = list(inputs)
+    changed[index] = torch.full_like(inputs[index], min(max(int(end), info.min), info.max))
     try:
-        call(delivery.module, tuple(given))
+        call(delivery.module, tuple(changed))
     except Exception as error:  # noqa: BLE001 - a model may fail in any way; it is the finding
         return Finding(
             "ids-beyond-table",
             "unsound",
             f"{spec.name} may be {end:.0f} by the contract, and the model takes {reading.low:.0f} "
             f"to {reading.high:.0f} ({reading.text}): {reason_of(error)}",
-            _SAY.format(spec.name),
+            _REMEDY.format(spec.name),
             "delivery.toml",
         )
     return None
 
 
-def _narrow(spec: TensorSpec, low: float, high: float, reading: Reading) -> Iterator[Finding]:
+def _check_narrow_range(
+    spec: TensorSpec, low: float, high: float, reading: Reading
+) -> Iterator[Finding]:
     """Find what is refused though the graph would take it, unless somebody said so."""
     if spec.origin == DECLARED:
         return
@@ -91,7 +97,7 @@ def _narrow(spec: TensorSpec, low: float, high: float, reading: Reading) -> Iter
             "limit",
             f"{spec.name} takes {spec.values} by the contract, and the model {reading.low:.0f} to "
             f"{reading.high:.0f} ({reading.text}): the others are refused when it is served",
-            _SAY.format(spec.name),
+            _REMEDY.format(spec.name),
             "delivery.toml",
         )
     elif reading.narrowed or reading.widened:

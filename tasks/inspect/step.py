@@ -18,7 +18,7 @@ from handoff.artifacts.delivery.golden import golden_difference
 from handoff.artifacts.errors import DeliveryUnsound
 from handoff.artifacts.release.evidence import Finding, judge
 from handoff.tasks.inspect import behaviour, graph
-from handoff.tasks.inspect.behaviour import Tensors, call, example_fails
+from handoff.tasks.inspect.behaviour import Tensors, call, example_failure
 from handoff.tasks.inspect.messages import TraceabilityJob, TraceabilityResult
 from handoff.tasks.inspect.ranges import input_ranges
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
@@ -31,13 +31,13 @@ from handoff.tasks.verify.inputs.plan import plan_cases
 def missing_lineage(lineage: Lineage, required: tuple[str, ...]) -> Iterator[Finding]:
     """Find the fields of the lineage that the recipe requires, and those that are empty at all."""
     empty = [field.name for field in fields(lineage) if not getattr(lineage, field.name)]
-    wanted = [name for name in empty if name in required]
-    if wanted:
+    missing = [name for name in empty if name in required]
+    if missing:
         yield Finding(
             "lineage-incomplete",
             "unsound",
-            f"the recipe requires {' and '.join(wanted)}, which the delivery doesn't say",
-            _ways_to_say(wanted, has_commit=bool(lineage.commit)),
+            f"the recipe requires {' and '.join(missing)}, which the delivery doesn't say",
+            _lineage_remedy(missing, has_commit=bool(lineage.commit)),
             CONTRACT_FILE,
         )
     elif unknown := [name for name in empty if name in ("repository", "commit")]:
@@ -45,7 +45,7 @@ def missing_lineage(lineage: Lineage, required: tuple[str, ...]) -> Iterator[Fin
             "lineage-incomplete",
             "note",
             f"the delivery doesn't say its {' and '.join(unknown)}",
-            _ways_to_say(unknown, has_commit=bool(lineage.commit)),
+            _lineage_remedy(unknown, has_commit=bool(lineage.commit)),
             CONTRACT_FILE,
         )
 
@@ -54,24 +54,24 @@ def missing_lineage(lineage: Lineage, required: tuple[str, ...]) -> Iterator[Fin
 _FROM_GIT = {"repository", "commit", "author"}
 
 
-def _ways_to_say(lacking: Sequence[str], *, has_commit: bool) -> str:
+def _lineage_remedy(missing: Sequence[str], *, has_commit: bool) -> str:
     """Return how each of the fields is given: in the file, by deliver's option, by git."""
-    lines = ", ".join(f'{name} = "..."' for name in lacking)
-    option = ", ".join(f'{name}="..."' for name in lacking)
-    told = f"Write {lines} under [source] in {CONTRACT_FILE}, or pass lineage=Lineage({option})"
-    if not _FROM_GIT.issuperset(lacking):
-        return told
+    lines = ", ".join(f'{name} = "..."' for name in missing)
+    keywords = ", ".join(f'{name}="..."' for name in missing)
+    remedy = f"Write {lines} under [source] in {CONTRACT_FILE}, or pass lineage=Lineage({keywords})"
+    if not _FROM_GIT.issuperset(missing):
+        return remedy
     remote = " that has a remote (git remote add origin URL)" if has_commit else ""
-    return f"{told}, or deliver from a clean git checkout{remote}"
+    return f"{remedy}, or deliver from a clean git checkout{remote}"
 
 
-def left_out(contract: DeliveryContract) -> Iterator[Finding]:
+def omitted_parts(contract: DeliveryContract) -> Iterator[Finding]:
     """Find what the capture left out, and which arguments it fixed to the example's values."""
-    for what in contract.left_out:
+    for part in contract.left_out:
         yield Finding(
             "left-out",
             "note",
-            what.replace("left out: ", "not in the graph: ", 1),
+            part.replace("left out: ", "not in the graph: ", 1),
             "Nothing, if only training needs it",
             "delivery.toml",
         )  # fmt: skip
@@ -86,7 +86,7 @@ def left_out(contract: DeliveryContract) -> Iterator[Finding]:
         )
 
 
-def drawn_from_examples(contract: DeliveryContract) -> Iterator[Finding]:
+def example_draws(contract: DeliveryContract) -> Iterator[Finding]:
     """Find that the inputs to verify with are rows of the example, and show no more than that."""
     if contract.draw == "examples":
         yield Finding(
@@ -103,40 +103,43 @@ def drawn_from_examples(contract: DeliveryContract) -> Iterator[Finding]:
 
 def compare_goldens(delivery: LoadedDelivery) -> Iterator[Finding]:
     """Compare what the graph gives with the golden outputs, if there are any."""
-    golden = [case for case in delivery.cases if case.outputs is not None]
-    if not golden:
+    cases = [case for case in delivery.cases if case.outputs is not None]
+    if not cases:
         yield Finding(
             "no-golden-outputs",
             "limit",
             "the delivery holds no outputs of the original model to compare with",
             "Deliver with 'handoff deliver', which stores them",
         )
-    for index, case in enumerate(golden):
+    for index, case in enumerate(cases):
         assert case.outputs is not None
         try:
             got = call(delivery.module, case.inputs)
         except Exception as error:  # noqa: BLE001 - a model may fail in any way; each is the finding
-            yield example_fails(error)
+            yield example_failure(error)
             return
-        if told := _mismatch(got, case.outputs):
-            yield _golden_mismatch(delivery, case.inputs, case.outputs, index, told)
+        if mismatch := _describe_mismatch(got, case.outputs):
+            yield _golden_mismatch_finding(delivery, case.inputs, case.outputs, index, mismatch)
             return
 
 
-def _mismatch(got: Tensors, want: Tensors) -> str:
+def _describe_mismatch(got: Tensors, want: Tensors) -> str:
     if len(got) != len(want):
         return f"{len(got)} outputs"
-    found = (golden_difference(have, wanted) for have, wanted in zip(got, want, strict=True))
-    return next(filter(None, found), "")
+    differences = (
+        golden_difference(actual, expected) for actual, expected in zip(got, want, strict=True)
+    )
+    return next(filter(None, differences), "")
 
 
-def _golden_mismatch(
-    delivery: LoadedDelivery, inputs: Tensors, want: Tensors, index: int, told: str
+def _golden_mismatch_finding(
+    delivery: LoadedDelivery, inputs: Tensors, want: Tensors, index: int, mismatch: str
 ) -> Finding:
     message = (
-        f"the delivered graph doesn't give the original model's outputs on example {index}: {told}"
+        f"the delivered graph doesn't give the original model's outputs on example {index}: "
+        f"{mismatch}"
     )
-    if _explained_by_training(delivery, inputs, want):
+    if _matches_in_training_mode(delivery, inputs, want):
         return Finding(
             "golden-in-training-mode",
             "unsound",
@@ -151,15 +154,15 @@ def _golden_mismatch(
     )
 
 
-def _explained_by_training(delivery: LoadedDelivery, inputs: Tensors, want: Tensors) -> bool:
-    """Tell whether batch norms in training mode give the golden outputs; leave all as it was."""
+def _matches_in_training_mode(delivery: LoadedDelivery, inputs: Tensors, want: Tensors) -> bool:
+    """Return whether batch norms in training mode give the golden outputs; leave all as it was."""
     module = delivery.module
     norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     try:
         for norm in norms:
             norm.train()
-        return bool(norms) and not _mismatch(call(module, inputs), want)
+        return bool(norms) and not _describe_mismatch(call(module, inputs), want)
     except Exception:  # noqa: BLE001 - a batch of one can't be normed in training mode
         return False
     finally:
@@ -175,55 +178,55 @@ def run(job: TraceabilityJob) -> TraceabilityResult:
     with shared_with(1):
         findings = _examine(delivery)
         if job.exports and judge(tuple(findings)) != "unsound":
-            findings += _not_exportable(delivery)
+            findings += _check_exportable(delivery)
     source = delivery.contract.source.completed(job.said)
     findings += missing_lineage(source, job.required_lineage)
     # An example that fails is found by each check that runs it.
-    found = tuple(dict.fromkeys(findings))
-    return TraceabilityResult(judge(found), found)
+    distinct = tuple(dict.fromkeys(findings))
+    return TraceabilityResult(judge(distinct), distinct)
 
 
-def _not_exportable(delivery: LoadedDelivery) -> Iterator[Finding]:
+def _check_exportable(delivery: LoadedDelivery) -> Iterator[Finding]:
     """Find that torch.export doesn't take the graph for all sizes that are declared."""
     try:
         capture(delivery.module, delivery.contract.signature, rows=delivery.rows)
-    except DeliveryUnsound as refused:
+    except DeliveryUnsound as error:
         yield Finding(
             "not-exportable",
             "unsound",
-            f"{refused.what}: {refused.got}",
-            refused.remedy,
-            refused.where,
+            f"{error.what}: {error.got}",
+            error.remedy,
+            error.where,
         )
 
 
 def _examine(delivery: LoadedDelivery) -> list[Finding]:
-    module, first = delivery.module, _first_inputs(delivery)
+    module, first = delivery.module, _choose_inputs(delivery)
     goldens = list(compare_goldens(delivery))
     # Several golden outputs that come out right show what a graph alone can't.
     proven = not goldens and len(delivery.cases) > 1
     return [
         *delivery.findings,
-        *left_out(delivery.contract),
-        *drawn_from_examples(delivery.contract),
+        *omitted_parts(delivery.contract),
+        *example_draws(delivery.contract),
         *graph.unused_inputs(module),
         *graph.constant_outputs(module),
         *graph.burnt_in_constants(module, proven=proven),
         *graph.fixed_numbers(module, proven=proven),
         *graph.assumed_modes(module, proven=proven),
-        *graph.values_read(module),
+        *graph.value_reads(module),
         *graph.bag_offsets(module),
         *graph.float_ids(module, delivery.contract.inputs),
         *behaviour.run_twice(delivery, first),
         *input_ranges(delivery, first),
-        *behaviour.other_sizes(delivery),
-        *behaviour.other_values(delivery),
-        *behaviour.rows_apart(delivery),
+        *behaviour.check_sizes(delivery),
+        *behaviour.check_output_variation(delivery),
+        *behaviour.check_row_independence(delivery),
         *goldens,
     ]
 
 
-def _first_inputs(delivery: LoadedDelivery) -> tuple[torch.Tensor, ...]:
+def _choose_inputs(delivery: LoadedDelivery) -> tuple[torch.Tensor, ...]:
     """Return the example's inputs; without one, inputs of the first size that the model runs at."""
     if delivery.cases:
         return delivery.cases[0].inputs

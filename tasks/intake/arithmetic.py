@@ -22,7 +22,7 @@ from handoff.tasks.intake.recipe import ModuleSource, Ref, StepSource
 from handoff.tasks.intake.refusal import refuse
 from handoff.tasks.intake.values import MODULE
 
-MOST_ELEMENTS = 1 << 20
+MAX_ELEMENTS = 1 << 20
 # Of a size, which is known only when the graph runs.
 _BITS_OF_A_SIZE = 63
 Estimate = Callable[..., tuple[int, str]]
@@ -47,9 +47,9 @@ def estimate(
     function: Callable[..., Any], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[int, str] | None:
     """Return how large the result is, and of what; None for operands of which nothing is said."""
-    found = _ESTIMATES.get(function)
+    estimator = _ESTIMATES.get(function)
     try:
-        return None if found is None else found(*args, **kwargs)
+        return None if estimator is None else estimator(*args, **kwargs)
     except TypeError:  # a float, a tensor, an argument too many
         return None
 
@@ -73,9 +73,9 @@ def count(value: object) -> int:
 
 
 def _product(left: object, right: object) -> tuple[int, str]:
-    for one, other in ((left, right), (right, left)):
-        if isinstance(one, (tuple, list, str, range)) and isinstance(other, int):
-            return count(one) * max(other, 0), "elements"
+    for sequence, factor in ((left, right), (right, left)):
+        if isinstance(sequence, (tuple, list, str, range)) and isinstance(factor, int):
+            return count(sequence) * max(factor, 0), "elements"
     return _bits(left) + _bits(right), "bits"
 
 
@@ -102,7 +102,7 @@ def _quotient(left: object, right: object) -> tuple[int, str]:
 def _remainder(left: object, right: object) -> tuple[int, str]:
     if isinstance(left, str):
         # A format's width is in the text: nobody knows what it makes.
-        return MOST_ELEMENTS + 1, "elements"
+        return MAX_ELEMENTS + 1, "elements"
     return _quotient(left, right)
 
 
@@ -130,11 +130,11 @@ def _combinations(number: object, chosen: object) -> tuple[int, str]:
 
 def _rounding(number: object, digits: object = None) -> tuple[int, str]:
     # 10 ** -digits is computed on the way.
-    is_whole = isinstance(number, (int, Size)) and isinstance(digits, int)
-    return (max(-4 * int(digits), 0) if is_whole else 0), "bits"  # type: ignore[call-overload]
+    is_integer = isinstance(number, (int, Size)) and isinstance(digits, int)
+    return (max(-4 * int(digits), 0) if is_integer else 0), "bits"  # type: ignore[call-overload]
 
 
-def _together(values: object, start: object = 1, **_: object) -> tuple[int, str]:
+def _product_of_all(values: object, start: object = 1, **_: object) -> tuple[int, str]:
     if isinstance(values, range):
         return count(values), "elements"
     if isinstance(values, (tuple, list)):
@@ -142,11 +142,11 @@ def _together(values: object, start: object = 1, **_: object) -> tuple[int, str]
     raise TypeError
 
 
-def _multiples(*values: object) -> tuple[int, str]:
+def _common_multiple(*values: object) -> tuple[int, str]:
     return sum(map(_bits, values)), "bits"
 
 
-def _elements(*values: object, **_: object) -> tuple[int, str]:
+def _element_count(*values: object, **_: object) -> tuple[int, str]:
     return sum(count(value) for value in values if isinstance(value, (tuple, list, str, range))), \
         "elements"  # fmt: skip
 
@@ -159,31 +159,31 @@ _ESTIMATES: dict[object, Estimate] = {
     operator.pow: _power, operator.ipow: _power, builtins.pow: _power,
     operator.lshift: _shift, operator.ilshift: _shift,
     math.factorial: _factorial, math.perm: _permutations, math.comb: _combinations,
-    math.prod: _together, math.lcm: _multiples, builtins.round: _rounding,
+    math.prod: _product_of_all, math.lcm: _common_multiple, builtins.round: _rounding,
     **dict.fromkeys(
         (
             builtins.tuple, builtins.list, builtins.sum, builtins.max, builtins.min, builtins.all,
             builtins.any, math.fsum, math.dist, operator.contains, operator.countOf,
             operator.indexOf,
         ),
-        _elements,
+        _element_count,
     ),
 }  # fmt: skip
 
 
 # torch takes no integer of more than 64 bits; what is between two of them may be longer.
-MOST_BITS = 1 << 14
-MOST_DEPTH = 40
-MOST_BYTES = 1 << 32
+MAX_BITS = 1 << 14
+MAX_DEPTH = 40
+MAX_BYTES = 1 << 32
 # Elements that all steps together may pass on: each passes on what it was given.
-MOST_WORK = 1 << 24
+MAX_WORK = 1 << 24
 _REMEDY = (
     "Compute it before the model is captured, and deliver the result; or deliver a model that "
     "doesn't need it"
 )
 
 
-_PYTHONS = ("builtins", "math", "_operator", "operator")
+_PYTHON_MODULES = ("builtins", "math", "_operator", "operator")
 # What makes a tensor of constants alone.
 _FACTORIES = frozenset(
     [
@@ -214,7 +214,7 @@ _FACTORIES = frozenset(
         "zeros",
     ]
 )
-_NEW = frozenset({"new_empty", "new_zeros", "new_ones", "new_full"})
+_NEW_METHODS = frozenset({"new_empty", "new_zeros", "new_ones", "new_full"})
 
 
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
@@ -223,46 +223,46 @@ _STRUCTURAL = (
     operator.concat, operator.getitem,
 )  # fmt: skip
 
-_PLAIN = frozenset({int, float, bool, complex, str, type(None)})
+_PLAIN_TYPES = frozenset({int, float, bool, complex, str, type(None)})
 _UNKNOWN, _SHAPE = Unknown(), Shape()
 
 
 def require_small(source: ModuleSource) -> None:
     """Raise `DeliveryUnreadable`, with the line, where a graph's constants make something large."""
-    reader = _Reader()
+    reader = _StepReader()
     for step in source.steps:
-        reader.take(step)
+        reader.follow(step)
 
 
-class _Reader:
+class _StepReader:
     def __init__(self) -> None:
-        self._known: dict[str, object] = {}
-        self._weights: dict[str, tuple[int, int]] = {}
+        self._values: dict[str, object] = {}
+        self._measures: dict[str, tuple[int, int]] = {}
         self._work = 0
 
-    def take(self, step: StepSource) -> None:
+    def follow(self, step: StepSource) -> None:
         """Follow one step."""
         args = tuple(self._value(arg) for arg in step.args)
         kwargs = {name: self._value(arg) for name, arg in step.kwargs.items()}
-        weight, depth = self._weigh((*step.args, *step.kwargs.values()))
-        self._require(weight <= MOST_ELEMENTS, step, "elements in a value", MOST_ELEMENTS, weight)
-        self._require(depth <= MOST_DEPTH, step, "levels in a value", MOST_DEPTH, depth)
-        self._work += weight
-        self._require(self._work <= MOST_WORK, step, "elements passed on", MOST_WORK, self._work)
-        value: object = _UNKNOWN
+        elements, depth = self._measure((*step.args, *step.kwargs.values()))
+        self._require(elements <= MAX_ELEMENTS, step, "elements in a value", MAX_ELEMENTS, elements)
+        self._require(depth <= MAX_DEPTH, step, "levels in a value", MAX_DEPTH, depth)
+        self._work += elements
+        self._require(self._work <= MAX_WORK, step, "elements passed on", MAX_WORK, self._work)
+        result: object = _UNKNOWN
         if step.op == "call_function" and callable(step.target):
-            value = self._call(step, step.target, args, kwargs)
+            result = self._call(step, step.target, args, kwargs)
         elif step.op == "call_method":
-            value = self._call_method(step, args)
-        self._known[step.name] = value
+            result = self._call_method(step, args)
+        self._values[step.name] = result
         # What isn't known is one element: a tensor, or what torch makes of several.
-        self._weights[step.name] = _weigh(value)
+        self._measures[step.name] = _measure(result)
 
     def _call_method(self, step: StepSource, args: tuple[object, ...]) -> object:
-        if step.target in _NEW:
-            is_one = any(isinstance(arg, (tuple, list)) for arg in args[1:2])
-            size = args[1:2] if is_one else args[1:]
-            if not any(map(_is_open, size)):
+        if step.target in _NEW_METHODS:
+            is_one_sequence = any(isinstance(arg, (tuple, list)) for arg in args[1:2])
+            size = args[1:2] if is_one_sequence else args[1:]
+            if not any(map(_depends_on_input, size)):
                 self._require_room(step, torch.empty, size, {})
         if step.target in ("dim", "numel") or (step.target == "size" and args[1:]):
             return Size()
@@ -276,18 +276,18 @@ class _Reader:
             return {"shape": _SHAPE, "ndim": Size()}.get(str(args[1]), _UNKNOWN)
         if function is operator.getitem and args[0] is _SHAPE:
             return Size() if type(args[1]) is int else _SHAPE
-        if getattr(function, "__module__", None) not in _PYTHONS:
+        if getattr(function, "__module__", None) not in _PYTHON_MODULES:
             self._require_room(step, function, args, kwargs)
             return _UNKNOWN
-        found = estimate(function, args, kwargs)
-        if found is not None:
-            size, unit = found
-            most = {"bits": MOST_BITS, "elements": MOST_ELEMENTS}[unit]
-            self._require(size <= most, step, unit, most, size)
+        estimated = estimate(function, args, kwargs)
+        if estimated is not None:
+            size, unit = estimated
+            limit = {"bits": MAX_BITS, "elements": MAX_ELEMENTS}[unit]
+            self._require(size <= limit, step, unit, limit, size)
             if unit == "bits" and any(isinstance(arg, Size) for arg in args):
                 return Size(max(size, 1))
-        is_open = any(_is_open(arg) for arg in (*args, *kwargs.values()))
-        if is_open and (function not in _STRUCTURAL or kwargs):
+        is_unknown = any(_depends_on_input(arg) for arg in (*args, *kwargs.values()))
+        if is_unknown and (function not in _STRUCTURAL or kwargs):
             return _UNKNOWN
         try:
             return function(*args, **kwargs)
@@ -299,30 +299,30 @@ class _Reader:
         kwargs: dict[str, object],
     ) -> None:  # fmt: skip
         """Ask torch itself, on its device without memory, how large a tensor would be."""
-        name = _name_of_torchs(function)
-        if name not in _FACTORIES or any(map(_is_open, (*args, *kwargs.values()))):
+        name = _torch_name(function)
+        if name not in _FACTORIES or any(map(_depends_on_input, (*args, *kwargs.values()))):
             return
-        given = {key: value for key, value in kwargs.items() if key not in ("pin_memory", "out")}
+        options = {key: value for key, value in kwargs.items() if key not in ("pin_memory", "out")}
         try:
-            made = function(*args, **{**given, "device": "meta"})
-            found = made.nbytes if isinstance(made, torch.Tensor) else 0
+            tensor = function(*args, **{**options, "device": "meta"})
+            size_bytes = tensor.nbytes if isinstance(tensor, torch.Tensor) else 0
         except Exception:  # noqa: BLE001 - as above; or it takes no device, and makes nothing new
             return
-        self._require(found <= MOST_BYTES, step, "bytes in a tensor of constants", MOST_BYTES,
-                      found)  # fmt: skip
+        self._require(size_bytes <= MAX_BYTES, step, "bytes in a tensor of constants", MAX_BYTES,
+                      size_bytes)  # fmt: skip
 
-    def _require(self, holds: bool, step: StepSource, unit: str, most: int, found: int) -> None:
+    def _require(self, holds: bool, step: StepSource, unit: str, limit: int, size: int) -> None:
         if not holds:
-            shown = str(found) if found < 1 << 60 else f"about 2 to the {found.bit_length()}"
+            shown = str(size) if size < 1 << 60 else f"about 2 to the {size.bit_length()}"
             raise refuse(
                 f"{MODULE} computes something too large from constants",
-                expected=f"at most {most} {unit}", got=f"{shown} in {step.name}",
+                expected=f"at most {limit} {unit}", got=f"{shown} in {step.name}",
                 where=f"{MODULE}:{step.line}", remedy=_REMEDY,
             )  # fmt: skip
 
     def _value(self, arg: object) -> object:
         if isinstance(arg, Ref):
-            return self._known.get(arg.name, _UNKNOWN)
+            return self._values.get(arg.name, _UNKNOWN)
         if type(arg) in (tuple, list):
             return type(arg)(self._value(item) for item in arg)  # type: ignore[call-arg, attr-defined]
         if isinstance(arg, slice):
@@ -331,64 +331,64 @@ class _Reader:
             return {key: self._value(item) for key, item in arg.items()}
         return arg
 
-    def _weigh(self, args: Iterable[object]) -> tuple[int, int]:
+    def _measure(self, args: Iterable[object]) -> tuple[int, int]:
         """Return how many elements these hold together, and how deeply."""
-        weight, depth = 0, 0
+        elements, depth = 0, 0
         for arg in args:
             if isinstance(arg, Ref):
-                one = self._weights.get(arg.name, (1, 0))
+                part = self._measures.get(arg.name, (1, 0))
             elif isinstance(arg, (tuple, list)):
-                inner = self._weigh(arg)
-                one = (inner[0], inner[1] + 1)
+                inner = self._measure(arg)
+                part = (inner[0], inner[1] + 1)
             elif isinstance(arg, dict):
-                inner = self._weigh(arg.values())
-                one = (inner[0], inner[1] + 1)
+                inner = self._measure(arg.values())
+                part = (inner[0], inner[1] + 1)
             else:
-                one = _weigh(arg)
-            weight, depth = weight + one[0], max(depth, one[1])
-        return weight, depth
+                part = _measure(arg)
+            elements, depth = elements + part[0], max(depth, part[1])
+        return elements, depth
 
 
-def _weigh(value: object) -> tuple[int, int]:
+def _measure(value: object) -> tuple[int, int]:
     """Return how many elements a value holds, counting what it holds twice twice, and its depth.
 
-    Parts that were weighed already are few and small: each step's result is.
+    Parts that were measured already are few and small: each step's result is.
     """
     seen: dict[int, tuple[int, int]] = {}
 
-    def weigh(one: object) -> tuple[int, int]:
-        if isinstance(one, range):
-            return count(one), 0
-        if not isinstance(one, (tuple, list, dict)):
+    def measure(part: object) -> tuple[int, int]:
+        if isinstance(part, range):
+            return count(part), 0
+        if not isinstance(part, (tuple, list, dict)):
             return 1, 0
-        if id(one) not in seen:
-            parts = one.values() if isinstance(one, dict) else one
-            inner = [(len(parts), 0)] if _is_plain(parts) else [weigh(item) for item in parts]
-            seen[id(one)] = (
+        if id(part) not in seen:
+            parts = part.values() if isinstance(part, dict) else part
+            inner = [(len(parts), 0)] if _is_plain(parts) else [measure(item) for item in parts]
+            seen[id(part)] = (
                 sum(w for w, _ in inner), 1 + max((d for _, d in inner), default=0)
             )  # fmt: skip
-        return seen[id(one)]
+        return seen[id(part)]
 
-    return weigh(value)
+    return measure(value)
 
 
 def _is_plain(values: Iterable[object]) -> bool:
-    """Tell, at a glance even at a million, whether these are numbers and texts alone."""
-    return _PLAIN.issuperset(map(type, values))
+    """Return whether these are numbers and texts alone: at a glance even for a million."""
+    return _PLAIN_TYPES.issuperset(map(type, values))
 
 
-def _is_open(value: object) -> bool:
-    """Tell whether a value, or a part of it, depends on an input."""
+def _depends_on_input(value: object) -> bool:
+    """Return whether a value, or a part of it, depends on an input."""
     if isinstance(value, slice):
-        return any(map(_is_open, (value.start, value.stop, value.step)))
+        return any(map(_depends_on_input, (value.start, value.stop, value.step)))
     if isinstance(value, (tuple, list)):
-        return not _is_plain(value) and any(map(_is_open, value))
+        return not _is_plain(value) and any(map(_depends_on_input, value))
     if isinstance(value, dict):
-        return any(map(_is_open, value.values()))
+        return any(map(_depends_on_input, value.values()))
     return isinstance(value, Unknown)
 
 
-def _name_of_torchs(function: Callable[..., Any]) -> str:
+def _torch_name(function: Callable[..., Any]) -> str:
     """Return the name of a function or an operator of torch's own; '' for any other."""
     if isinstance(function, _OPERATORS):
         namespace, name = str(function).split(".")[:2]

@@ -40,7 +40,7 @@ class ExampleCase:
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelledBatch:
     """Samples of an evaluation: inputs in the contract's order, and what is right for their rows.
 
     Inputs are of the contract's shapes and dtypes, labels `[rows, ...]`; None for a metric that
@@ -73,7 +73,7 @@ def read_calibration(
     return tuple(batch.inputs for batch in batches)
 
 
-def read_evaluation(folder: Path, contract: DeliveryContract) -> tuple[Labelled, ...]:
+def read_evaluation(folder: Path, contract: DeliveryContract) -> tuple[LabelledBatch, ...]:
     """Return the evaluation's samples in `folder`, in order; none when there is no such file.
 
     Raises `DeliveryUnreadable` when they don't fit the contract, are too many or too large, lack
@@ -87,7 +87,7 @@ def read_evaluation(folder: Path, contract: DeliveryContract) -> tuple[Labelled,
         raise reader.refuse(expected, "neither file nor samples" if metric else "samples alone")
     if metric and metric.kind.labels and any(batch.labels is None for batch in batches):
         raise reader.refuse(f"labels for each case, which {metric.name} needs", "none")
-    return tuple(Labelled(batch.inputs, batch.labels) for batch in batches)
+    return tuple(LabelledBatch(batch.inputs, batch.labels) for batch in batches)
 
 
 @dataclass(frozen=True)
@@ -108,14 +108,14 @@ class _Reader:
     has_outputs: bool = True
     has_labels: bool = False
 
-    def read_bounded(self, folder: Path, most: int, most_bytes: int) -> tuple[_Case, ...]:
+    def read_bounded(self, folder: Path, max_batches: int, max_bytes: int) -> tuple[_Case, ...]:
         """Return the cases in order; there may be as many, and the file as large."""
         path = folder / self.file
-        if path.exists() and path.stat().st_size > most_bytes:
-            raise self.refuse(f"at most {most_bytes} bytes", path.stat().st_size)
+        if path.exists() and path.stat().st_size > max_bytes:
+            raise self.refuse(f"at most {max_bytes} bytes", path.stat().st_size)
         cases = self.read(folder)
-        if len(cases) > most:
-            raise self.refuse(f"at most {most} batches", len(cases))
+        if len(cases) > max_batches:
+            raise self.refuse(f"at most {max_batches} batches", len(cases))
         return cases
 
     def read(self, folder: Path) -> tuple[_Case, ...]:
@@ -137,9 +137,9 @@ class _Reader:
             elif index is None and self.has_labels:
                 labels[case] = tensor
             else:
-                raise self.refuse(self._kinds, key)
-        beside = set(outputs) | set(labels)
-        if beside - set(inputs) or sorted(inputs) != list(range(len(inputs))):
+                raise self.refuse(self._allowed_kinds, key)
+        extra = set(outputs) | set(labels)
+        if extra - set(inputs) or sorted(inputs) != list(range(len(inputs))):
             found = ", ".join(map(str, sorted(inputs)))
             raise self.refuse("cases numbered from 0, each with its inputs", found)
         return tuple(
@@ -152,7 +152,7 @@ class _Reader:
         )
 
     @property
-    def _kinds(self) -> str:
+    def _allowed_kinds(self) -> str:
         if self.has_outputs:
             return "inputs and outputs"
         return "inputs and labels" if self.has_labels else "inputs alone"

@@ -9,7 +9,7 @@ import torch
 import torch.fx
 
 from handoff.artifacts.release.evidence import Finding
-from handoff.tasks.intake.rebuild import Rebuilt
+from handoff.tasks.intake.rebuild import RebuiltModule
 from handoff.tasks.intake.recipe import ModuleSource
 from handoff.tasks.intake.refusal import shorten
 
@@ -18,7 +18,7 @@ _HALF = (torch.float16, torch.bfloat16)
 _SHOWN = 5
 
 
-def gather_findings(rebuilt: Rebuilt, source: ModuleSource) -> tuple[Finding, ...]:
+def gather_findings(rebuilt: RebuiltModule, source: ModuleSource) -> tuple[Finding, ...]:
     """Return what is to be said about paths, modes, precision and values of a rebuilt module."""
     return (
         *_path_findings(source.folder),
@@ -40,7 +40,7 @@ def _path_findings(folder: str) -> Iterator[Finding]:
         )
 
 
-def _list(names: tuple[str, ...] | list[str]) -> str:
+def _join(names: tuple[str, ...] | list[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
 
@@ -53,8 +53,8 @@ def _training_findings(places: tuple[str, ...]) -> Iterator[Finding]:
             code="training-mode",
             severity="unsound",
             message=(
-                f"Delivered in training mode: {_list(changing)}. Evaluation mode was forced here, "
-                "but what was traced may hold branches of training"
+                f"Delivered in training mode: {_join(changing)}. Evaluation mode was forced "
+                "here, but what was traced may hold branches of training"
             ),
             remedy=remedy,
             where="module.py",
@@ -63,7 +63,7 @@ def _training_findings(places: tuple[str, ...]) -> Iterator[Finding]:
         yield Finding(
             code="training-mode",
             severity="note",
-            message=f"Delivered in training mode, which changes nothing for {_list(places)}",
+            message=f"Delivered in training mode, which changes nothing for {_join(places)}",
             remedy=remedy,
             where="module.py",
         )
@@ -86,7 +86,7 @@ def _weight_findings(module: torch.fx.GraphModule) -> Iterator[Finding]:
         yield Finding(
             code="non-finite-weights",
             severity="unsound",
-            message=f"NaN or infinity in {_list(broken)}",
+            message=f"NaN or infinity in {_join(broken)}",
             remedy="Deliver a checkpoint from before the training diverged",
             where="state_dict.pt",
         )
@@ -94,7 +94,7 @@ def _weight_findings(module: torch.fx.GraphModule) -> Iterator[Finding]:
         yield Finding(
             code="infinite-constants",
             severity="note",
-            message=f"Infinity in {_list(masks)}, which is no parameter: masks are written so",
+            message=f"Infinity in {_join(masks)}, which is no parameter: masks are written so",
             remedy="Nothing needs to be done for a mask",
             where="state_dict.pt",
         )
@@ -102,7 +102,7 @@ def _weight_findings(module: torch.fx.GraphModule) -> Iterator[Finding]:
         yield Finding(
             code="half-precision",
             severity="note",
-            message=f"Half precision, kept as delivered: {_list(half)}",
+            message=f"Half precision, kept as delivered: {_join(half)}",
             remedy="Deliver float32 weights if that was not intended",
             where="state_dict.pt",
         )
@@ -126,6 +126,6 @@ def _ignored_findings(names: tuple[str, ...]) -> Iterator[Finding]:
         yield Finding(
             code="ignored-attribute",
             severity="note",
-            message=f"Left out what torch.nn's own code never reads: {_list(names)}",
+            message=f"Left out what torch.nn's own code never reads: {_join(names)}",
             remedy="Nothing needs to be done",
         )

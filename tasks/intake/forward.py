@@ -69,7 +69,7 @@ class ForwardReader:
         self._function = function
         self._namespaces = namespaces
         self._alive: set[str] = set()
-        self._seen: set[str] = set()
+        self._used_names: set[str] = set()
         self._steps: list[StepSource] = []
 
     def read(self) -> tuple[StepSource, ...]:
@@ -84,7 +84,7 @@ class ForwardReader:
         if at != len(body) - 1 or not isinstance(last, ast.Return):
             raise refuse_line(last, "a return as the last statement")
         value = None if last.value is None else read_value(last.value, self._alive)
-        self._add("output", ("output", "output", (value,), {}), last)
+        self._add_step("output", ("output", "output", (value,), {}), last)
         return tuple(self._steps)
 
     def _refuse_pytree(self) -> None:
@@ -99,50 +99,52 @@ class ForwardReader:
                 )
 
     def _read_signature(self) -> None:
-        given = self._function.args
+        arguments = self._function.args
         check_annotation(self._function.returns)
-        if given.vararg or given.kwarg or given.kwonlyargs or given.posonlyargs:
+        if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
             raise refuse_line(
                 self._function, "inputs that each have a name", "*args, **kwargs or keyword-only",
                 "Give each input of forward a name, and deliver again",
             )  # fmt: skip
-        if not given.args or given.args[0].arg != "self":
+        if not arguments.args or arguments.args[0].arg != "self":
             raise refuse_line(self._function, "forward(self, ...)")
-        inputs = given.args[1:]
-        without = len(inputs) - len(given.defaults)
+        inputs = arguments.args[1:]
+        required = len(inputs) - len(arguments.defaults)
         for index, argument in enumerate(inputs):
             check_annotation(argument.annotation)
-            default = () if index < without else (read_value(given.defaults[index - without], ()),)
-            self._add(argument.arg, ("placeholder", argument.arg, default, {}), argument)
+            default = (
+                () if index < required else (read_value(arguments.defaults[index - required], ()),)
+            )
+            self._add_step(argument.arg, ("placeholder", argument.arg, default, {}), argument)
 
     def _read_renames(self, body: list[ast.stmt]) -> int:
         """Rename inputs where fx had to (`input_1 = input`); return how many statements that is."""
         inputs = {str(step.target): index for index, step in enumerate(self._steps)}
         for at, statement in enumerate(body):
             match statement:
-                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=value)):
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=old_name)):
                     pass
-                case ast.AnnAssign(target=ast.Name(id=name), value=ast.Name(id=value)):
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.Name(id=old_name)):
                     pass
                 case _:
                     return at
-            if value not in inputs or value not in self._alive:
+            if old_name not in inputs or old_name not in self._alive:
                 return at
-            step = self._steps[inputs[value]]
-            self._alive.discard(value)
+            step = self._steps[inputs[old_name]]
+            self._alive.discard(old_name)
             self._claim(name, statement)
-            self._steps[inputs[value]] = StepSource(
+            self._steps[inputs[old_name]] = StepSource(
                 step.op, name, step.target, step.args, {}, step.line
             )
         return len(body)
 
     def _claim(self, name: str, node: ast.AST) -> None:
-        if not NAME.fullmatch(name) or name in self._seen or name in ("self", "torch"):
+        if not NAME.fullmatch(name) or name in self._used_names or name in ("self", "torch"):
             raise refuse_line(node, "a new name for each value")
-        self._seen.add(name)
+        self._used_names.add(name)
         self._alive.add(name)
 
-    def _add(self, name: str, call: CallParts, node: ast.AST) -> None:
+    def _add_step(self, name: str, call: CallParts, node: ast.AST) -> None:
         op, target, args, kwargs = call
         try:
             check_texts(op, target, args, kwargs)
@@ -185,11 +187,11 @@ class ForwardReader:
             raise refuse_line(statement, "an assignment")
         if expression is None:
             raise refuse_line(statement, "a value on the right")
-        self._add(target.id, self._read_expression(expression), statement)
+        self._add_step(target.id, self._read_expression(expression), statement)
         return at + 1
 
     def _read_lifetimes(self, statement: ast.Assign) -> bool:
-        """End the lifetimes that `a = b = None` ends; tell whether it was such a statement."""
+        """End the lifetimes that `a = b = None` ends; return whether it was such a statement."""
         if not isinstance(statement.value, ast.Constant) or statement.value.value is not None:
             return False
         for target in statement.targets:
@@ -204,14 +206,16 @@ class ForwardReader:
         """Read `x += y;  iadd = x`, which is one node."""
         value = read_value(changed, self._alive)
         if at + 1 < len(body) and isinstance(value, Ref):
-            following = body[at + 1]
-            match following:
+            next_statement = body[at + 1]
+            match next_statement:
                 case (
                     ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=same))
                     | ast.AnnAssign(target=ast.Name(id=name), value=ast.Name(id=same))
                 ) if same == value.name:
-                    check_annotation(getattr(following, "annotation", None))
-                    self._add(name, ("call_function", function, (value, *rest), {}), following)
+                    check_annotation(getattr(next_statement, "annotation", None))
+                    self._add_step(
+                        name, ("call_function", function, (value, *rest), {}), next_statement
+                    )
                     return at + 2
         raise refuse_line(body[at], "a change in place, and its result on the same line")
 
@@ -226,25 +230,27 @@ class ForwardReader:
         if isinstance(node, ast.Subscript):
             if isinstance(node.slice, ast.Slice):
                 raise refuse_line(node, "a slice as fx writes it, slice(a, b, c)")
-            return self._operator(operator.getitem, node, node.value, node.slice)
+            return self._read_operator(operator.getitem, node, node.value, node.slice)
         if isinstance(node, ast.BinOp):
-            return self._operator(_BINARY[type(node.op)], node, node.left, node.right)
+            return self._read_operator(_BINARY[type(node.op)], node, node.left, node.right)
         if isinstance(node, ast.UnaryOp) and type(node.op) in _UNARY:
-            return self._operator(_UNARY[type(node.op)], node, node.operand)
+            return self._read_operator(_UNARY[type(node.op)], node, node.operand)
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARE:
-            return self._operator(_COMPARE[type(node.ops[0])], node, node.left, node.comparators[0])
+            return self._read_operator(
+                _COMPARE[type(node.ops[0])], node, node.left, node.comparators[0]
+            )
         raise refuse_line(node, "a call, an operator or an attribute")
 
-    def _operator(self, function: Function, node: ast.expr, *operands: ast.expr) -> CallParts:
+    def _read_operator(self, function: Function, node: ast.expr, *operands: ast.expr) -> CallParts:
         args = tuple(read_value(operand, self._alive) for operand in operands)
         return "call_function", function, args, {}
 
     def _read_path(self, node: ast.expr) -> str | None:
         """Return the path below self that `self.a.b` or `getattr(self.a, "0")` writes."""
         parts: list[str] = []
-        below = node
-        while not is_name(below, "self"):
-            match below:
+        current = node
+        while not is_name(current, "self"):
+            match current:
                 case ast.Attribute(value=value, attr=part):
                     pass
                 case ast.Call(
@@ -255,7 +261,7 @@ class ForwardReader:
                 case _:
                     return None
             parts.append(part)
-            below = value
+            current = value
         if "self" in self._alive or not parts:
             return None
         if not all(_PATH_PART.fullmatch(part) and not part.startswith("__") for part in parts):

@@ -68,7 +68,7 @@ ATTRIBUTES = _words(
     "U S V Vh Q R L P LU QR A sign logabsdet eigenvalues eigenvectors mantissa exponent hist "
     "bin_edges pivots info solution residuals rank singular_values tau output counts"
 )
-_NATIVE = ("torch._C._nn", "torch._C._fft", "torch._C._linalg", "torch._C._special")
+_NATIVE_MODULES = ("torch._C._nn", "torch._C._fft", "torch._C._linalg", "torch._C._special")
 # Operators on numbers alone that torch.export writes; others without a tensor set global state.
 _NUMERIC_OPERATORS = _words("_assert_scalar sym_constrain_range sym_constrain_range_for_size")
 _SCHEMA_TYPE = re.compile(
@@ -76,29 +76,29 @@ _SCHEMA_TYPE = re.compile(
     r"Tensor|int|bool|float|number|complex|str|Device|Generator|SymInt|SymFloat|SymBool"
     r"|ScalarType|Layout|MemoryFormat)\]*"
 )
-_SUFFIX = re.compile(r"_[0-9]+$")
+_NUMBER_SUFFIX = re.compile(r"_[0-9]+$")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 
 
 @cache
-def _overridable(place: object) -> frozenset[str]:
+def _overridable(namespace: object) -> frozenset[str]:
     """Return the public names in torch's table of overridable functions for a namespace."""
-    found = torch.overrides.get_overridable_functions()[place]
-    names = {getattr(function, "__name__", "") for function in found}
+    functions = torch.overrides.get_overridable_functions()[namespace]
+    names = {getattr(function, "__name__", "") for function in functions}
     return frozenset(name for name in names if name and not name.startswith("_"))
 
 
 @cache
-def _functions(place: str) -> frozenset[str]:
+def _functions(namespace: str) -> frozenset[str]:
     """Return the public names of the functions of a namespace that a graph may call."""
-    match place:
+    match namespace:
         case "torch":
             native = {name for name in dir(torch._C._VariableFunctions) if name[0] != "_"}
             return frozenset(native | _overridable(torch) | _FACTORIES) - _REFUSED_FUNCTIONS
         case "torch.functional":
             return frozenset(torch.functional.__all__)
         case "torch.nn.functional":
-            own = {
+            functions = {
                 name
                 for name, function in vars(torch.nn.functional).items()
                 if isinstance(function, FunctionType | BuiltinFunctionType)
@@ -106,7 +106,7 @@ def _functions(place: str) -> frozenset[str]:
                 # F.threshold is known to itself, and so to fx, as _threshold.
                 and (name[0] != "_" or name == "_threshold")
             }
-            return frozenset(own | _overridable(torch.nn.functional)) - _REFUSED_FUNCTIONS
+            return frozenset(functions | _overridable(torch.nn.functional)) - _REFUSED_FUNCTIONS
         case _:
             return frozenset()
 
@@ -122,27 +122,27 @@ def resolve(name: str, namespaces: frozenset[str] = BUILT_IN) -> Function | None
     """Return the function that fx writes as `name`, or None when a graph may not call it."""
     if name.startswith("torch.ops."):
         return _resolve_operator(name, namespaces)
-    place, _, last = name.rpartition(".")
-    if last in _REFUSED_FUNCTIONS or not NAME.fullmatch(last):
+    namespace, _, attribute = name.rpartition(".")
+    if attribute in _REFUSED_FUNCTIONS or not NAME.fullmatch(attribute):
         return None
-    if place == "":
-        return _resolve_plain(name) or _resolve_plain(_SUFFIX.sub("", name))
-    if place in _NATIVE and not last.startswith("_"):
-        found = vars(getattr(torch._C, place.rpartition(".")[2])).get(last)
+    if namespace == "":
+        return _resolve_plain(name) or _resolve_plain(_NUMBER_SUFFIX.sub("", name))
+    if namespace in _NATIVE_MODULES and not attribute.startswith("_"):
+        found = vars(getattr(torch._C, namespace.rpartition(".")[2])).get(attribute)
         return found if callable(found) else None
-    if place == "torch.Tensor":
-        found = getattr(torch.Tensor, last, None) if last in methods() else None
+    if namespace == "torch.Tensor":
+        found = getattr(torch.Tensor, attribute, None) if attribute in methods() else None
         return found if callable(found) else None
-    if last in _functions(place):
+    if attribute in _functions(namespace):
         module = {"torch": torch, "torch.functional": torch.functional}.get(
-            place, torch.nn.functional
+            namespace, torch.nn.functional
         )
-        return _callable(getattr(module, last, None))
+        return _function_or_none(getattr(module, attribute, None))
     return None
 
 
-def _callable(found: object) -> Function | None:
-    return found if callable(found) and not isinstance(found, type) else None
+def _function_or_none(value: object) -> Function | None:
+    return value if callable(value) and not isinstance(value, type) else None
 
 
 def _resolve_plain(name: str) -> Function | None:
@@ -151,11 +151,11 @@ def _resolve_plain(name: str) -> Function | None:
         found: Function = getattr(builtins, name)
         return found
     if name.startswith("_operator_") and name[10:] in _OPERATORS:
-        return _callable(getattr(operator, name[10:], None))
+        return _function_or_none(getattr(operator, name[10:], None))
     if name.startswith("torch_Tensor_") and name[13:] in methods():
-        return _callable(getattr(torch.Tensor, name[13:], None))
+        return _function_or_none(getattr(torch.Tensor, name[13:], None))
     if name.startswith("math_") and NAME.fullmatch(name[5:]) and not name.startswith("math__"):
-        return _callable(vars(math).get(name[5:]))
+        return _function_or_none(vars(math).get(name[5:]))
     return None
 
 
@@ -170,14 +170,14 @@ def _resolve_operator(name: str, namespaces: frozenset[str]) -> Function | None:
         return None
     schemas = torch._C._jit_get_schemas_for_operator(f"{namespace}::{operation}")
     overload = parts[2] if len(parts) == 3 else None
-    wanted = None if overload is None else ("" if overload == "default" else overload)
-    matching = [s for s in schemas if wanted is None or s.overload_name == wanted]
+    overload_name = None if overload is None else ("" if overload == "default" else overload)
+    matching = [s for s in schemas if overload_name is None or s.overload_name == overload_name]
     if not matching or not any(_is_plain(schema) for schema in matching):
         return None
     if overload is not None and not all(_is_plain(schema) for schema in matching):
         return None
     packet = getattr(getattr(torch.ops, namespace), operation)
-    return _callable(packet if overload is None else getattr(packet, overload))
+    return _function_or_none(packet if overload is None else getattr(packet, overload))
 
 
 def _is_operator_name(part: str) -> bool:
@@ -185,14 +185,14 @@ def _is_operator_name(part: str) -> bool:
 
 
 def _is_plain(schema: torch._C.FunctionSchema) -> bool:
-    """Tell whether an operator is one of torch's dispatcher and takes and gives plain values."""
+    """Return whether an operator is one of torch's dispatcher and takes and gives plain values."""
     types = [str(value.type) for value in (*schema.arguments, *schema.returns)]
     overload = f".{schema.overload_name}" if schema.overload_name else ""
     if not torch._C._dispatch_has_kernel(schema.name + overload):
         return False
-    about_tensors = any("Tensor" in kind for kind in types)
+    takes_tensors = any("Tensor" in kind for kind in types)
     operation = schema.name.partition("::")[2]
-    return (about_tensors or operation in _NUMERIC_OPERATORS) and all(map(_is_plain_type, types))
+    return (takes_tensors or operation in _NUMERIC_OPERATORS) and all(map(_is_plain_type, types))
 
 
 def _is_plain_type(text: str) -> bool:

@@ -33,7 +33,7 @@ from handoff.infra.engine.budget import memory_bytes
 from handoff.tasks.intake.arithmetic import require_small
 from handoff.tasks.intake.examples import (
     ExampleCase,
-    Labelled,
+    LabelledBatch,
     read_calibration,
     read_evaluation,
     read_examples,
@@ -57,26 +57,26 @@ def check_round_trip(module: torch.fx.GraphModule, path: Path) -> None:
 
 def check_same_forward(module: torch.fx.GraphModule, text: str) -> None:
     """Raise `DeliveryUnreadable` unless `module` writes the forward that `text` holds."""
-    delivered = _statements(ast.parse(text))
-    rebuilt = _statements(ast.parse(module.graph.python_code("self").src))
+    delivered = _list_statements(ast.parse(text))
+    rebuilt = _list_statements(ast.parse(module.graph.python_code("self").src))
     for line, statement in delivered:
-        ours = rebuilt.pop(0)[1] if rebuilt else "nothing"
-        if statement != ours:
-            raise _refuse(statement, ours, line)
+        written = rebuilt.pop(0)[1] if rebuilt else "nothing"
+        if statement != written:
+            raise _refuse_line(statement, written, line)
     if rebuilt:
-        raise _refuse("the end", rebuilt[0][1], 0)
+        raise _refuse_line("the end", rebuilt[0][1], 0)
 
 
-def _refuse(delivered: str, ours: str, line: int) -> Exception:
+def _refuse_line(delivered: str, written: str, line: int) -> Exception:
     return refuse(
         f"{MODULE} can't be rebuilt exactly",
         expected=f"a line that torch {torch.__version__} writes again as it stands",
-        got=f"{delivered} against {ours}",
+        got=f"{delivered} against {written}",
         where=f"{MODULE}:{line}" if line else MODULE,
     )
 
 
-def _statements(tree: ast.AST) -> list[tuple[int, str]]:
+def _list_statements(tree: ast.AST) -> list[tuple[int, str]]:
     """Return line and normal form of each statement of forward, its signature first."""
     functions = [
         node
@@ -86,17 +86,17 @@ def _statements(tree: ast.AST) -> list[tuple[int, str]]:
     forward = functions[-1]
     for argument in forward.args.args:
         argument.annotation = None
-    found = [(forward.lineno, ast.unparse(forward.args))]
+    statements = [(forward.lineno, ast.unparse(forward.args))]
     for statement in forward.body:
         match statement:
             case ast.Assign(value=ast.Constant(value=None)):
                 continue
             case ast.AnnAssign(target=target, value=ast.expr() as value):
-                plain: ast.stmt = ast.copy_location(ast.Assign([target], value), statement)
+                unannotated: ast.stmt = ast.copy_location(ast.Assign([target], value), statement)
             case _:
-                plain = statement
-        found.append((statement.lineno, ast.unparse(plain)))
-    return found
+                unannotated = statement
+        statements.append((statement.lineno, ast.unparse(unannotated)))
+    return statements
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class LoadedDelivery:
     cases: tuple[ExampleCase, ...]
     findings: tuple[Finding, ...]
     calibration: tuple[tuple[torch.Tensor, ...], ...] = ()
-    evaluation: tuple[Labelled, ...] = ()
+    evaluation: tuple[LabelledBatch, ...] = ()
 
     @property
     def rows(self) -> tuple[torch.Tensor, ...] | None:
@@ -146,16 +146,17 @@ def read_delivery(staging: Path, namespaces: frozenset[str] | None = None) -> Lo
     source = read_source(staging / MODULE_FILE, allowed)
     require_small(source)
     _check_files(staging, source)
-    with _one_thread():
+    with _single_thread():
         rebuilt = rebuild(source, staging)
         findings = gather_findings(rebuilt, source)
-    _settle(rebuilt.module, staging)
+    _check_and_clean(rebuilt.module, staging)
     _check_inputs(source, contract)
     cases = read_examples(staging, contract)
-    _require_rows(contract, cases)
-    batches, labelled = read_calibration(staging, contract), read_evaluation(staging, contract)
+    _require_examples(contract, cases)
+    calibration = read_calibration(staging, contract)
+    evaluation = read_evaluation(staging, contract)
     attach_sources(rebuilt.module, staging / SOURCES_FILE)
-    return LoadedDelivery(contract, rebuilt.module, cases, findings, batches, labelled)
+    return LoadedDelivery(contract, rebuilt.module, cases, findings, calibration, evaluation)
 
 
 def read_bare(staging: Path) -> tuple[ModuleSource, torch.fx.GraphModule]:
@@ -165,20 +166,20 @@ def read_bare(staging: Path) -> tuple[ModuleSource, torch.fx.GraphModule]:
     """
     source = read_source(staging / MODULE_FILE, allowed_namespaces())
     require_small(source)
-    with _one_thread():
+    with _single_thread():
         rebuilt = rebuild(source, staging)
-    _settle(rebuilt.module, staging)
+    _check_and_clean(rebuilt.module, staging)
     return source, rebuilt.module
 
 
-def _settle(module: torch.fx.GraphModule, staging: Path) -> None:
-    """Hold the graph against the delivered code, and put our own messages in afterwards."""
+def _check_and_clean(module: torch.fx.GraphModule, staging: Path) -> None:
+    """Compare the graph with the delivered code, then replace the messages of its assertions."""
     check_round_trip(module, staging / MODULE_FILE)
     replace_messages(module)
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
+def _single_thread() -> Iterator[None]:
     """Let torch copy and compare with one thread, then with as many as before.
 
     Hundreds of short operations wait for each other's threads: 1.2 s instead of 0.1 s for a
@@ -222,15 +223,15 @@ def _check_inputs(source: ModuleSource, contract: DeliveryContract) -> None:
     Inputs with a default may be left out at the end.
     """
     inputs = [step for step in source.steps if step.op == "placeholder"]
-    named = [spec.name for spec in contract.inputs]
-    rest = inputs[len(named) :]
-    if [str(step.target) for step in inputs[: len(named)]] != named or not all(
-        step.args for step in rest
+    names = [spec.name for spec in contract.inputs]
+    defaults = inputs[len(names) :]
+    if [str(step.target) for step in inputs[: len(names)]] != names or not all(
+        step.args for step in defaults
     ):
         raise refuse(
             f"{CONTRACT_FILE} and module.py disagree on the inputs",
             expected=", ".join(str(step.target) for step in inputs) or "no inputs",
-            got=", ".join(named) or "no inputs",
+            got=", ".join(names) or "no inputs",
             where=CONTRACT_FILE,
             remedy="Name forward's inputs in delivery.toml, in their order",
         )
@@ -241,16 +242,16 @@ def _require_room(contract: DeliveryContract) -> None:
     smallest = {name: limits.min for name, limits in contract.dimensions.items()}
     for spec in contract.inputs:
         dtype: torch.dtype = getattr(torch, spec.dtype)
-        found = math.prod(spec.sizes(smallest)) * dtype.itemsize
-        if found > memory_bytes():
+        size_bytes = math.prod(spec.sizes(smallest)) * dtype.itemsize
+        if size_bytes > memory_bytes():
             raise refuse(
                 f"the input {spec.name} is larger than this machine's memory",
-                expected=f"at most {memory_bytes()} bytes at its smallest sizes", got=found,
+                expected=f"at most {memory_bytes()} bytes at its smallest sizes", got=size_bytes,
                 where=CONTRACT_FILE, remedy="Fix the sizes in delivery.toml",
             )  # fmt: skip
 
 
-def _require_rows(contract: DeliveryContract, cases: tuple[ExampleCase, ...]) -> None:
+def _require_examples(contract: DeliveryContract, cases: tuple[ExampleCase, ...]) -> None:
     if contract.draw == "examples" and not cases:
         raise refuse(
             f"{CONTRACT_FILE} wants inputs drawn from the examples",

@@ -31,11 +31,11 @@ def find_class(kind: Global) -> type[torch.nn.Module] | None:
     if not kind.module.startswith("torch.nn.modules."):
         return None
     module = sys.modules.get(kind.module)
-    found = vars(module).get(kind.name) if module is not None else None
-    if not isinstance(found, type) or not issubclass(found, torch.nn.Module):
+    value = vars(module).get(kind.name) if module is not None else None
+    if not isinstance(value, type) or not issubclass(value, torch.nn.Module):
         return None
-    is_own = found.__module__ == kind.module and found.__name__ == kind.name
-    return found if is_own and not issubclass(found, LazyModuleMixin) else None
+    is_own = value.__module__ == kind.module and value.__name__ == kind.name
+    return value if is_own and not issubclass(value, LazyModuleMixin) else None
 
 
 @cache
@@ -69,9 +69,9 @@ def required_names(kind: type) -> frozenset[str]:
     names: set[str] = set()
     for base in kind.__mro__:
         if base not in (torch.nn.Module, object):
-            stored: set[str] = set()
-            _collect_names(getattr(vars(base).get("__init__"), "__code__", None), stored)
-            names.update(stored.intersection(vars(base).get("__annotations__", ())))
+            assigned: set[str] = set()
+            _collect_names(getattr(vars(base).get("__init__"), "__code__", None), assigned)
+            names.update(assigned.intersection(vars(base).get("__annotations__", ())))
     if issubclass(kind, torch.nn.RNNBase):
         names.add("_flat_weights_names")
     return frozenset(names - {"_flat_weights"})
@@ -82,7 +82,7 @@ _HOOKS = frozenset(
     name for name in vars(torch.nn.Module()) if name.endswith(("_hooks", "_with_kwargs"))
 ) | {"_forward_hooks_always_called"}
 _STRUCTURE = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"})
-_LEFT_OUT = {"training", "_is_full_backward_hook", "_compiled_call_impl", "_backend_compile"}
+_IGNORED = {"training", "_is_full_backward_hook", "_compiled_call_impl", "_backend_compile"}
 _FUNCTION_ATTRIBUTE = "activation"
 _MAX_VALUES = 200_000
 _MAX_DEPTH = 12
@@ -115,10 +115,10 @@ class ModuleBuilder:
     def __init__(self, file: TensorFile) -> None:
         """Take the file, whose tensors become the module's."""
         self._file = file
-        self._made: dict[int, torch.nn.Module] = {}
-        self._open: set[int] = set()
+        self._built: dict[int, torch.nn.Module] = {}
+        self._unfinished: set[int] = set()
         self._parameters: dict[int, torch.nn.Parameter] = {}
-        self._left = _MAX_VALUES
+        self._remaining = _MAX_VALUES
         self.training: list[str] = []
         self.ignored: list[str] = []
 
@@ -126,7 +126,7 @@ class ModuleBuilder:
         """Return the module; raise `DeliveryUnreadable` where it doesn't keep to the schema."""
         if not isinstance(self._file.content, Instance):
             raise self._refuse("one module", type(self._file.content).__name__)
-        return self._module(self._file.content, "", 0)
+        return self._build_module(self._file.content, "", 0)
 
     def _refuse(self, expected: str, got: object, remedy: str | None = None) -> Exception:
         where = self._file.where
@@ -135,24 +135,24 @@ class ModuleBuilder:
             return refuse(what, expected=expected, got=got, where=where)
         return refuse(what, expected=expected, got=got, where=where, remedy=remedy)
 
-    def _module(self, described: Instance, path: str, depth: int) -> torch.nn.Module:
-        if id(described) in self._made:
-            if id(described) in self._open:
+    def _build_module(self, instance: Instance, path: str, depth: int) -> torch.nn.Module:
+        if id(instance) in self._built:
+            if id(instance) in self._unfinished:
                 raise self._refuse("a tree of modules", f"a module inside itself at {path}")
-            return self._made[id(described)]
-        kind = find_class(described.kind)
+            return self._built[id(instance)]
+        kind = find_class(instance.kind)
         if kind is None or depth > _MAX_MODULES_DEPTH:
             raise self._refuse(
                 "classes of torch.nn",
-                f"{described.kind} at {path or 'the top'}",
+                f"{instance.kind} at {path or 'the top'}",
                 "Deliver the model with 'handoff deliver', which traces into modules that are "
                 "not torch.nn's own",
             )
         module: torch.nn.Module = kind.__new__(kind)
         torch.nn.Module.__init__(module)
-        self._made[id(described)] = module
-        self._open.add(id(described))
-        state = described.state
+        self._built[id(instance)] = module
+        self._unfinished.add(id(instance))
+        state = instance.state
         for name in state:
             if not isinstance(name, str) or not NAME.fullmatch(name):
                 raise self._refuse("attributes with plain names", name)
@@ -161,31 +161,31 @@ class ModuleBuilder:
         for name, value in state.items():
             if name not in _STRUCTURE:
                 self._fill_attribute(module, str(name), value, path)
-        self._finish(module, path)
-        self._open.discard(id(described))
+        self._check_complete(module, path)
+        self._unfinished.discard(id(instance))
         return module
 
-    def _items(self, state: dict[object, object], key: str) -> list[tuple[str, object]]:
+    def _read_members(self, state: dict[object, object], key: str) -> list[tuple[str, object]]:
         items = state.get(key, {})
         if not isinstance(items, dict):
             raise self._refuse(f"{key} as a dictionary", type(items).__name__)
-        self._left -= len(items)
-        if self._left < 0:
+        self._remaining -= len(items)
+        if self._remaining < 0:
             raise self._refuse(f"at most {_MAX_VALUES} values", "more")
-        found = []
+        members = []
         for name, value in items.items():
             if not isinstance(name, str) or not _MEMBER_NAME.fullmatch(name):
                 raise self._refuse("parameters, buffers and children with plain names", name)
-            found.append((name, value))
-        return found
+            members.append((name, value))
+        return members
 
     def _fill_tensors(
         self, module: torch.nn.Module, state: dict[object, object], path: str
     ) -> None:
-        for name, value in self._items(state, "_parameters"):
+        for name, value in self._read_members(state, "_parameters"):
             self._check_shadow(module, name, path)
-            module._parameters[name] = None if value is None else self._parameter(value)
-        for name, value in self._items(state, "_buffers"):
+            module._parameters[name] = None if value is None else self._build_parameter(value)
+        for name, value in self._read_members(state, "_buffers"):
             self._check_shadow(module, name, path)
             module._buffers[name] = None if value is None else self._file.tensor(value)
         transient = state.get("_non_persistent_buffers_set", set())
@@ -193,8 +193,8 @@ class ModuleBuilder:
             raise self._refuse("a set of buffers' names", transient)
         module._non_persistent_buffers_set.update(transient)
 
-    def _parameter(self, described: object) -> torch.nn.Parameter:
-        tensor = self._file.tensor(described)
+    def _build_parameter(self, description: object) -> torch.nn.Parameter:
+        tensor = self._file.tensor(description)
         if id(tensor) not in self._parameters:
             self._parameters[id(tensor)] = torch.nn.Parameter(tensor, requires_grad=False)
         return self._parameters[id(tensor)]
@@ -202,16 +202,18 @@ class ModuleBuilder:
     def _fill_children(
         self, module: torch.nn.Module, state: dict[object, object], path: str, depth: int
     ) -> None:
-        for name, value in self._items(state, "_modules"):
+        for name, value in self._read_members(state, "_modules"):
             self._check_shadow(module, name, path)
-            below = f"{path}.{name}" if path else name
+            child_path = f"{path}.{name}" if path else name
             if value is not None and not isinstance(value, Instance):
                 raise self._refuse("modules as children", type(value).__name__)
-            module._modules[name] = None if value is None else self._module(value, below, depth + 1)
+            module._modules[name] = (
+                None if value is None else self._build_module(value, child_path, depth + 1)
+            )
 
     def _check_shadow(self, module: torch.nn.Module, name: str, path: str) -> None:
-        found = inspect.getattr_static(type(module), name, None)
-        if callable(found) or inspect.isdatadescriptor(found) or name.startswith("__"):
+        member = inspect.getattr_static(type(module), name, None)
+        if callable(member) or inspect.isdatadescriptor(member) or name.startswith("__"):
             raise self._refuse(
                 "attributes that hide no method",
                 f"{name} on {type(module).__name__} at {path or 'the top'}",
@@ -219,16 +221,16 @@ class ModuleBuilder:
             )
 
     def _fill_attribute(self, module: torch.nn.Module, name: str, value: object, path: str) -> None:
-        place = f"{type(module).__name__} at {path or 'the top'}"
+        owner = f"{type(module).__name__} at {path or 'the top'}"
         if name in _HOOKS:
             if value:
                 raise self._refuse(
-                    "a module without hooks", f"{name} on {place}",
+                    "a module without hooks", f"{name} on {owner}",
                     "Remove the hooks (for weight_norm: remove_weight_norm) before tracing, and "
                     "deliver again",
                 )  # fmt: skip
             return
-        if name in _LEFT_OUT:
+        if name in _IGNORED:
             if name == "training" and value is True and type(module) is not torch.nn.Module:
                 self.training.append(f"{path or self._file.where} ({type(module).__name__})")
             return
@@ -242,45 +244,45 @@ class ModuleBuilder:
                 raise self._refuse("an activation of torch.nn.functional", str(value))
             vars(module)[name] = function
             return
-        plain = self._plain(value, f"{name} on {place}", 0)
+        plain = self._read_plain(value, f"{name} on {owner}", 0)
         if name in known_names(kind):
             try:
                 check_attribute(name, plain)
             except TextRefused as error:
                 raise self._refuse(
-                    error.expected, f"{error.text!r} in {name} on {place}"
+                    error.expected, f"{error.text!r} in {name} on {owner}"
                 ) from error
             vars(module)[name] = plain
         else:
             self.ignored.append(f"{path}.{name}".strip("."))
 
-    def _plain(self, value: object, place: str, depth: int) -> object:
+    def _read_plain(self, value: object, owner: str, depth: int) -> object:
         """Return a value that holds data only."""
-        self._left -= 1
-        if self._left < 0 or depth > _MAX_DEPTH:
-            raise self._refuse("plain values", f"too many or too deep ones in {place}")
+        self._remaining -= 1
+        if self._remaining < 0 or depth > _MAX_DEPTH:
+            raise self._refuse("plain values", f"too many or too deep ones in {owner}")
         match value:
             case None | bool() | float() | str():
                 return value
             case int() if abs(value) < 1 << 63:
                 return value
             case tuple():
-                return tuple(self._plain(item, place, depth + 1) for item in value)
+                return tuple(self._read_plain(item, owner, depth + 1) for item in value)
             case list():
-                return [self._plain(item, place, depth + 1) for item in value]
+                return [self._read_plain(item, owner, depth + 1) for item in value]
             case set():
                 return set(value)
             case dict():
-                return {k: self._plain(v, place, depth + 1) for k, v in value.items()}
+                return {k: self._read_plain(v, owner, depth + 1) for k, v in value.items()}
             case Global(module="torch") if (dtype := find_dtype(value.name)) is not None:
                 return dtype
             case Call(function=Global(module="torch", name="Size"), args=(tuple() as sizes,)):
                 if all(type(n) is int and 0 <= n < 1 << 62 for n in sizes):
                     return torch.Size(sizes)
-        shown = str(value) if isinstance(value, Global) else type(value).__name__
-        raise self._refuse("numbers, text and tuples as attributes", f"{shown} in {place}")
+        label = str(value) if isinstance(value, Global) else type(value).__name__
+        raise self._refuse("numbers, text and tuples as attributes", f"{label} in {owner}")
 
-    def _finish(self, module: torch.nn.Module, path: str) -> None:
+    def _check_complete(self, module: torch.nn.Module, path: str) -> None:
         kind: type = type(module)
         held = {*vars(module), *module._parameters, *module._buffers, *module._modules, *dir(kind)}
         missing = sorted(required_names(kind) - held)
@@ -291,6 +293,8 @@ class ModuleBuilder:
             )
         if isinstance(module, torch.nn.RNNBase):
             names = module._flat_weights_names
-            known = isinstance(names, list) and all(name in module._parameters for name in names)
-            if not known or not names:
+            is_complete = isinstance(names, list) and all(
+                name in module._parameters for name in names
+            )
+            if not is_complete or not names:
                 raise self._refuse("an RNN's weights by name", "other names")

@@ -17,14 +17,14 @@ from handoff.tasks.intake.refusal import refuse
 from handoff.tasks.intake.values import MODULE
 
 _MAX_PATHS = 100_000
-_MISMATCH = (
+_MISMATCH_REMEDY = (
     "Deliver the model again into an empty folder; these files come from different runs of "
     "to_folder, or were changed after it"
 )
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class RebuiltModule:
     """The graph module, and what was noticed on the way."""
 
     module: torch.fx.GraphModule
@@ -32,7 +32,7 @@ class Rebuilt:
     ignored: tuple[str, ...]
 
 
-def rebuild(source: ModuleSource, folder: Path) -> Rebuilt:
+def rebuild(source: ModuleSource, folder: Path) -> RebuiltModule:
     """Return the graph module that `source` and the `.pt` files in `folder` describe.
 
     It is in evaluation mode, needs no gradients, and keeps the dtypes and ties of the state.
@@ -43,16 +43,16 @@ def rebuild(source: ModuleSource, folder: Path) -> Rebuilt:
     ignored: list[str] = []
     for child in source.children:
         where = f"{MODULE}:{child.line}"
-        _check_free(child.name, where)
+        _check_child_name(child.name, where)
         if child.layer is not None:
             root._modules[child.name] = build_layer(child.layer, where)
             continue
         builder = ModuleBuilder(TensorFile(folder / f"{child.name}.pt"))
         root._modules[child.name] = builder.build()
-        training += [f"{child.name}: {place}" for place in builder.training]
+        training += [f"{child.name}: {description}" for description in builder.training]
         ignored += [f"{child.name}.{name}" for name in builder.ignored]
     for tensor in source.tensors:
-        _check_free(tensor.name, f"{MODULE}:{tensor.line}")
+        _check_child_name(tensor.name, f"{MODULE}:{tensor.line}")
         dtype = find_dtype(tensor.dtype)
         empty = torch.empty(tensor.shape, dtype=dtype, device="meta")
         if tensor.is_parameter:
@@ -61,10 +61,10 @@ def rebuild(source: ModuleSource, folder: Path) -> Rebuilt:
             root._buffers[tensor.name] = empty
     fill_state(root, TensorFile(folder / STATE_FILE))
     module = torch.fx.GraphModule(root, _build_graph(source, root), source.class_name)
-    return Rebuilt(module.eval().requires_grad_(False), tuple(training), tuple(ignored))
+    return RebuiltModule(module.eval().requires_grad_(False), tuple(training), tuple(ignored))
 
 
-def _check_free(name: str, where: str) -> None:
+def _check_child_name(name: str, where: str) -> None:
     if hasattr(torch.fx.GraphModule, name) or name in ("training", "graph", "_graph"):
         raise refuse(
             f"{MODULE} gives a child the name of a method",
@@ -87,29 +87,29 @@ def fill_state(root: torch.nn.Module, file: TensorFile) -> None:
         raise _refuse_state("a dictionary of tensors", type(state).__name__)
     parameters: dict[int, torch.nn.Parameter] = {}
     expected = set()
-    for key, owner, name, is_parameter in _slots(root):
+    for key, owner, name, is_parameter in _named_slots(root):
         expected.add(key)
         if key not in state:
             raise _refuse_missing(key, is_parameter)
         tensor = file.tensor(state[key])
-        held = owner._parameters[name] if is_parameter else owner._buffers[name]
-        assert held is not None
-        _check_same(key, held, tensor, owner)
+        current = owner._parameters[name] if is_parameter else owner._buffers[name]
+        assert current is not None
+        _check_tensor(key, current, tensor, owner)
         if is_parameter:
             owner._parameters[name] = parameters.setdefault(
                 id(tensor), torch.nn.Parameter(tensor, requires_grad=False)
             )
         else:
             owner._buffers[name] = tensor
-    extra = sorted(str(key) for key in state if key not in expected)
-    if extra:
-        raise _refuse_state("only keys of the model", extra[0])
+    unexpected = sorted(str(key) for key in state if key not in expected)
+    if unexpected:
+        raise _refuse_state("only keys of the model", unexpected[0])
     for module in root.modules():
         if isinstance(module, torch.nn.RNNBase):
             module._init_flat_weights()
 
 
-def _slots(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, bool]]:
+def _named_slots(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, bool]]:
     for count, (path, owner) in enumerate(root.named_modules(remove_duplicate=False)):
         # Modules that are shared at every level have paths without number.
         if count > _MAX_PATHS:
@@ -123,21 +123,23 @@ def _slots(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, b
                 yield prefix + name, owner, name, False
 
 
-def _check_same(key: str, held: torch.Tensor, tensor: torch.Tensor, owner: torch.nn.Module) -> None:
-    if held.shape != tensor.shape:
-        raise _refuse_state(f"{key} of shape {list(held.shape)}", f"{list(tensor.shape)}")
-    if held.device.type == "meta":
+def _check_tensor(
+    key: str, current: torch.Tensor, tensor: torch.Tensor, owner: torch.nn.Module
+) -> None:
+    if current.shape != tensor.shape:
+        raise _refuse_state(f"{key} of shape {list(current.shape)}", f"{list(tensor.shape)}")
+    if current.device.type == "meta":
         # The repr of a layer doesn't say its dtype, so the state decides between floating ones.
         is_layer = bool(owner._modules) is False and type(owner) is not torch.nn.Module
-        both_floating = held.is_floating_point() and tensor.is_floating_point()
-        if held.dtype != tensor.dtype and not (is_layer and both_floating):
-            raise _refuse_state(f"{key} of {held.dtype}", str(tensor.dtype))
-    elif held.dtype != tensor.dtype or not is_bitwise_equal(held, tensor):
+        both_floating = current.is_floating_point() and tensor.is_floating_point()
+        if current.dtype != tensor.dtype and not (is_layer and both_floating):
+            raise _refuse_state(f"{key} of {current.dtype}", str(tensor.dtype))
+    elif current.dtype != tensor.dtype or not is_bitwise_equal(current, tensor):
         raise _refuse_state(f"{key} with the same bits as in the child's own file", "others")
 
 
 def is_bitwise_equal(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Tell whether two tensors of one shape and dtype hold the same bits, NaN included."""
+    """Return whether two tensors of one shape and dtype hold the same bits, NaN included."""
     raw = [t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (left, right)]
     return bool(torch.equal(*raw))
 
@@ -148,7 +150,7 @@ def _refuse_state(expected: str, got: str) -> Exception:
         expected=expected,
         got=got,
         where=STATE_FILE,
-        remedy=_MISMATCH,
+        remedy=_MISMATCH_REMEDY,
     )
 
 

@@ -23,20 +23,20 @@ INIT_TEXT = "from .module import *"
 REPR_LAYERS = frozenset(
     {"Linear", "Conv1d", "Conv2d", "Conv3d", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d"}
 )
-_HEAD = {
+_IMPORTS = {
     "import torch", "from math import inf", "from math import nan", "NoneType = type(None)",
     "from torch import device", "import torch.fx._pytree as fx_pytree",
     "import torch.utils._pytree as pytree", "from torch.nn import *",
 }  # fmt: skip
-_UNQUOTED = {
+_UNQUOTED_WORDS = {
     "same", "valid", "zeros", "circular", "reflect", "replicate"
 }  # fmt: skip
 _MAX_BYTES = 8 << 20
 _MAX_NESTING = 60
 _MAX_CHAIN = 60
-_MOST_ELEMENTS = 1 << 58
+_MAX_ELEMENTS = 1 << 58
 # Possessive, and satisfied by a line's end, so that it takes linear time on any text.
-_QUOTED = re.compile(r"""'(?:[^'\\]++|\\.)*+(?:'|\\?$)|"(?:[^"\\]++|\\.)*+(?:"|\\?$)|#.*""")
+_QUOTED_TEXT = re.compile(r"""'(?:[^'\\]++|\\.)*+(?:'|\\?$)|"(?:[^"\\]++|\\.)*+(?:"|\\?$)|#.*""")
 _CHAIN = re.compile(rf"(?:\s*\.\s*\w+){{{_MAX_CHAIN},}}|(?:[-~+]\s*|\bnot\s+){{{_MAX_CHAIN},}}")
 _FORBIDDEN = re.compile(r"'''|\"\"\"|\\\n")
 _CHILD_NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
@@ -57,29 +57,31 @@ def parse_source(data: bytes, namespaces: frozenset[str]) -> ModuleSource:
 
 def _read_module(tree: ast.Module, namespaces: frozenset[str]) -> ModuleSource:
     for statement in tree.body[:-1]:
-        if ast.unparse(statement) not in _HEAD:
+        if ast.unparse(statement) not in _IMPORTS:
             raise refuse_line(statement, "one of the imports that torch.fx writes")
-    kind = tree.body[-1] if tree.body else tree
-    if not isinstance(kind, ast.ClassDef):
-        raise refuse_line(kind, "one class at the end of the file", "none")
-    bases = [dotted_name(base) for base in kind.bases]
-    if bases != ["torch.nn.Module"] or kind.keywords or kind.decorator_list:
-        raise refuse_line(kind, "a plain subclass of torch.nn.Module", f"class {kind.name}")
-    if not NAME.fullmatch(kind.name):
-        raise refuse_line(kind, "a class with a plain name", kind.name)
-    functions = [node for node in kind.body if isinstance(node, ast.FunctionDef)]
+    class_def = tree.body[-1] if tree.body else tree
+    if not isinstance(class_def, ast.ClassDef):
+        raise refuse_line(class_def, "one class at the end of the file", "none")
+    bases = [dotted_name(base) for base in class_def.bases]
+    if bases != ["torch.nn.Module"] or class_def.keywords or class_def.decorator_list:
+        raise refuse_line(
+            class_def, "a plain subclass of torch.nn.Module", f"class {class_def.name}"
+        )
+    if not NAME.fullmatch(class_def.name):
+        raise refuse_line(class_def, "a class with a plain name", class_def.name)
+    functions = [node for node in class_def.body if isinstance(node, ast.FunctionDef)]
     methods = [function.name for function in functions]
     if methods != ["__init__", "forward"]:
-        raise refuse_line(kind, "the methods __init__ and forward", " and ".join(methods))
+        raise refuse_line(class_def, "the methods __init__ and forward", " and ".join(methods))
     for function in functions:
         if function.decorator_list:
             raise refuse_line(function, "no decorator", f"one on {function.name}")
-    if kind.body[0] is not functions[0] or kind.body[-1] is not functions[1]:
-        raise refuse_line(kind, "__init__ first and forward last", "another order")
-    wrapped = tuple(_read_wrap(node, namespaces) for node in kind.body[1:-1])
+    if class_def.body[0] is not functions[0] or class_def.body[-1] is not functions[1]:
+        raise refuse_line(class_def, "__init__ first and forward last", "another order")
+    wrapped = tuple(_read_wrap(node, namespaces) for node in class_def.body[1:-1])
     children, tensors, folder = _read_init(functions[0])
     steps = ForwardReader(functions[1], namespaces).read()
-    return ModuleSource(kind.name, children, tensors, steps, wrapped, folder)
+    return ModuleSource(class_def.name, children, tensors, steps, wrapped, folder)
 
 
 def _parse(data: bytes) -> ast.Module:
@@ -93,13 +95,15 @@ def _parse(data: bytes) -> ast.Module:
     if _FORBIDDEN.search(text) or "\x00" in text:
         raise _refuse_text("one statement for each line", "a string or a line that goes on")
     for number, line in enumerate(text.split("\n"), start=1):
-        bare = _QUOTED.sub("", line)
-        depth = sum(map(bare.count, "([{"))
-        if depth != sum(map(bare.count, ")]}")):
+        unquoted = _QUOTED_TEXT.sub("", line)
+        depth = sum(map(unquoted.count, "([{"))
+        if depth != sum(map(unquoted.count, ")]}")):
             raise _refuse_text("one statement for each line", "a line that goes on", number)
-        if (depth > _MAX_NESTING and _deepest(bare) > _MAX_NESTING) or _CHAIN.search(bare):
+        if (depth > _MAX_NESTING and _nesting_depth(unquoted) > _MAX_NESTING) or _CHAIN.search(
+            unquoted
+        ):
             raise _refuse_text("lines that are not nested deeply", "a deeply nested one", number)
-        if bare.count("else") + bare.count("lambda") + bare.count("**") > _MAX_CHAIN:
+        if unquoted.count("else") + unquoted.count("lambda") + unquoted.count("**") > _MAX_CHAIN:
             raise _refuse_text("lines that are not nested deeply", "a deeply nested one", number)
     try:
         # What Python warns of in a text of theirs is for nobody here to fix.
@@ -111,7 +115,7 @@ def _parse(data: bytes) -> ast.Module:
         raise _refuse_text("Python syntax", f"{type(error).__name__}: {error}") from error
 
 
-def _deepest(line: str) -> int:
+def _nesting_depth(line: str) -> int:
     depth = deepest = 0
     for character in line:
         if character in "([{":
@@ -143,14 +147,14 @@ def _read_wrap(node: ast.stmt, namespaces: frozenset[str]) -> str:
     raise refuse_line(node, "nothing between __init__ and forward")
 
 
-class _Paths:
+class _LoadPaths:
     """The `.pt` paths that `__init__` names: only their last component is ever used."""
 
     def __init__(self) -> None:
         self.folder: str | None = None
 
-    def check(self, node: ast.expr, name: str) -> bool:
-        """Tell whether `node` is `torch.load(r'FOLDER/name.pt')` for the folder seen before."""
+    def is_load(self, node: ast.expr, name: str) -> bool:
+        """Return whether `node` is `torch.load(r'FOLDER/name.pt')` for the folder seen before."""
         match node:
             case ast.Call(func=function, args=[ast.Constant(value=str(path))], keywords=keywords):
                 pass
@@ -177,14 +181,14 @@ def _read_init(
         raise refuse_line(function.body[0], "super().__init__() as the first statement")
     children: list[ChildSource] = []
     tensors: list[TensorSource] = []
-    paths = _Paths()
+    paths = _LoadPaths()
     for node in function.body[1:-1]:
         match node:
-            case ast.Expr(value=ast.Call(func=called, args=args, keywords=[])):
+            case ast.Expr(value=ast.Call(func=callee, args=args, keywords=[])):
                 pass
             case _:
                 raise refuse_line(node, "a child, a buffer or a parameter")
-        match dotted_name(called), args:
+        match dotted_name(callee), args:
             case "setattr", [ast.Name(id="self"), ast.Constant(value=str(name)), value]:
                 child = _read_child(name, value, node, paths)
                 if isinstance(child, ChildSource):
@@ -196,43 +200,43 @@ def _read_init(
             case _:
                 raise refuse_line(node, "a child, a buffer or a parameter")
     match function.body[-1]:
-        case ast.Expr(value=ast.Call(func=called, args=[value], keywords=[])) if dotted_name(
-            called
-        ) == "self.load_state_dict" and paths.check(value, "state_dict"):
+        case ast.Expr(value=ast.Call(func=callee, args=[value], keywords=[])) if dotted_name(
+            callee
+        ) == "self.load_state_dict" and paths.is_load(value, "state_dict"):
             pass
         case last:
             raise refuse_line(last, "self.load_state_dict(torch.load(r'.../state_dict.pt'))")
     names = [child.name for child in children] + [tensor.name for tensor in tensors]
-    odd = [name for name in names if not _CHILD_NAME.fullmatch(name)]
-    if odd or len(set(names)) != len(names):
+    bad_names = [name for name in names if not _CHILD_NAME.fullmatch(name)]
+    if bad_names or len(set(names)) != len(names):
         raise refuse_line(
-            function, "children, buffers and parameters of different names", (odd or names)[0]
+            function, "children, buffers and parameters of different names", (bad_names or names)[0]
         )
     return tuple(children), tuple(tensors), paths.folder or ""
 
 
 def _read_child(
-    name: str, value: ast.expr, node: ast.stmt, paths: _Paths
+    name: str, value: ast.expr, node: ast.stmt, paths: _LoadPaths
 ) -> ChildSource | TensorSource:
-    if paths.check(value, name):
+    if paths.is_load(value, name):
         return ChildSource(name, None, node.lineno)
     if not isinstance(value, ast.Call):
         raise refuse_line(node, "a child, a buffer or a parameter")
-    called = dotted_name(value.func)
-    if called == "torch.nn.Parameter" and len(value.args) == 1 and not value.keywords:
+    callee = dotted_name(value.func)
+    if callee == "torch.nn.Parameter" and len(value.args) == 1 and not value.keywords:
         return _read_tensor(name, value.args[0], node, is_parameter=True)
-    if called not in REPR_LAYERS:
-        raise refuse_line(node, f"one of {', '.join(sorted(REPR_LAYERS))} or torch.load", called)
+    if callee not in REPR_LAYERS:
+        raise refuse_line(node, f"one of {', '.join(sorted(REPR_LAYERS))} or torch.load", callee)
     args = tuple(_read_literal(arg) for arg in value.args)
     kwargs = {k.arg: _read_literal(k.value) for k in value.keywords if k.arg is not None}
     if len(kwargs) != len(value.keywords):
         raise refuse_line(node, "keyword arguments by name")
-    return ChildSource(name, LayerSource(called, args, kwargs), node.lineno)
+    return ChildSource(name, LayerSource(callee, args, kwargs), node.lineno)
 
 
 def _read_literal(node: ast.expr) -> object:
     """Return a literal of a layer's repr, which leaves `same` and `circular` without quotes."""
-    if isinstance(node, ast.Name) and node.id in _UNQUOTED:
+    if isinstance(node, ast.Name) and node.id in _UNQUOTED_WORDS:
         return node.id
     value = read_value(node, ())
     items = value if isinstance(value, tuple) else (value,)
@@ -249,11 +253,11 @@ def _read_tensor(
             func=function, args=[ast.List() as sizes], keywords=[ast.keyword("dtype", dtype)]
         ) if dotted_name(function) == "torch.empty":
             shape = read_value(sizes, ())
-            kind = (dotted_name(dtype) or "").removeprefix("torch.")
+            dtype_name = (dotted_name(dtype) or "").removeprefix("torch.")
             assert isinstance(shape, list)
             is_shape = all(type(n) is int and n >= 0 for n in shape)
             # torch counts a tensor's bytes in 64 bits.
-            if is_shape and math.prod(shape) < _MOST_ELEMENTS and find_dtype(kind) is not None:
+            if is_shape and math.prod(shape) < _MAX_ELEMENTS and find_dtype(dtype_name) is not None:
                 line = statement.lineno
-                return TensorSource(name, tuple(shape), kind, is_parameter, line)
+                return TensorSource(name, tuple(shape), dtype_name, is_parameter, line)
     raise refuse_line(statement, "torch.empty([sizes], dtype=torch.DTYPE)")

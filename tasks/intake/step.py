@@ -30,9 +30,9 @@ def run(job: IntakeJob) -> IntakeResult:
             # So that the same staging folder can take the delivery once it is fixed.
             shutil.rmtree(job.staging)
         # It names the delivery's folder, which people know, for our copy of it.
-        told = {key: text.replace(str(job.staging), str(job.delivery)) for key, text in
+        record = {key: text.replace(str(job.staging), str(job.delivery)) for key, text in
                 error.as_record().items()}  # fmt: skip
-        raise error_from_record(told) from error
+        raise error_from_record(record) from error
     # Each storage is counted once.
     tensors: list[torch.Tensor] = [*loaded.module.parameters(), *loaded.module.buffers()]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}

@@ -24,7 +24,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_REDUCED = _words("sum prod mean amax amin max min add multiply")
+_REDUCTIONS = _words("sum prod mean amax amin max min add multiply")
 # By the name of the parameter or of the module's attribute: what torch knows there.
 WORDS: dict[str, frozenset[str]] = {
     "padding": _words("same valid"),
@@ -36,7 +36,7 @@ WORDS: dict[str, frozenset[str]] = {
         "circular sum mean max reduced complete r LSTM GRU RNN_TANH RNN_RELU"
     ),
     "reduction": _words("none mean sum batchmean"),
-    "reduce": _REDUCED,
+    "reduce": _REDUCTIONS,
     "rounding_mode": _words("trunc floor"),
     "norm": _words("backward ortho forward"),
     "ord": _words("fro nuc"),
@@ -70,14 +70,14 @@ GRAMMARS: dict[str, re.Pattern[str]] = {
 # What is said when an assertion fails.
 MESSAGES = frozenset({"assert_msg", "message"})
 # Keys of a dictionary of outputs, and words that are outputs themselves.
-_OUTPUT = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.:/ -]{0,98}[A-Za-z0-9_.])?")
-# What an operator of an extension may be told: the recipe's author trusts it, we don't know it.
+_OUTPUT_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.:/ -]{0,98}[A-Za-z0-9_.])?")
+# What an operator of an extension may be given: the recipe's author trusts it, we don't know it.
 _EXTENSION_WORD = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9_])?")
 # An RNN's weights by name.
 _WEIGHT_NAME = re.compile(r"[A-Za-z0-9_]{1,200}")
 _WEIGHT_LISTS = frozenset({"_flat_weights_names", "_all_weights"})
 # Methods that no schema describes, by their parameters.
-_UNDESCRIBED = {"type": ("self", "type"), "cuda": ("self", "device")}
+_UNDESCRIBED_METHODS = {"type": ("self", "type"), "cuda": ("self", "device")}
 _SHOWN_WORDS = 12
 
 
@@ -100,7 +100,7 @@ def check_texts(
     """
     if op == "output":
         for text in _texts((args, kwargs)):
-            _require(_OUTPUT, text, "plain words as the outputs' names")
+            _require(_OUTPUT_NAME, text, "plain words as the outputs' names")
         return
     if op == "placeholder":
         for text in _texts((args, kwargs)):
@@ -110,26 +110,27 @@ def check_texts(
     if target is getattr:
         # The reader has its own closed list of attributes.
         return
-    given: list[tuple[int | str, object]] = [*enumerate(args), *kwargs.items()]
-    for place, value in given:
+    arguments: list[tuple[int | str, object]] = [*enumerate(args), *kwargs.items()]
+    for position, value in arguments:
         for text in _texts(value):
-            _check_argument(op, target, place, text, is_whole=isinstance(value, str))
+            _check_argument(op, target, position, text, is_whole=isinstance(value, str))
 
 
 def _check_argument(
-    op: str, target: object, place: int | str, text: str, *, is_whole: bool
+    op: str, target: object, position: int | str, text: str, *, is_whole: bool
 ) -> None:
-    names = _parameters(op, target, place) if is_whole else frozenset()
+    names = _parameter_names(op, target, position) if is_whole else frozenset()
     if names & MESSAGES:
         return
-    if _namespace(target) not in BUILT_IN | {""}:
+    is_operator = isinstance(target, OpOverload | OpOverloadPacket)
+    if is_operator and str(target).partition(".")[0] not in BUILT_IN:
         _require(_EXTENSION_WORD, text, "a plain word")
     elif not any(is_known(name, text) for name in names):
-        raise TextRefused(_expected(names), text)
+        raise TextRefused(_describe_expected(names), text)
 
 
 def is_known(name: str, text: str) -> bool:
-    """Tell whether `text` is one that torch knows for a parameter or attribute of that name."""
+    """Return whether `text` is one that torch knows for a parameter or attribute of that name."""
     grammar = GRAMMARS.get(name)
     return text in WORDS.get(name, ()) or bool(grammar and grammar.fullmatch(text))
 
@@ -143,7 +144,7 @@ def check_attribute(name: str, value: object) -> None:
         if name in _WEIGHT_LISTS:
             _require(_WEIGHT_NAME, text, f"the weights' names in {name}")
         elif not is_known(name, text):
-            raise TextRefused(_expected(frozenset({name})), text)
+            raise TextRefused(_describe_expected(frozenset({name})), text)
 
 
 def replace_messages(module: torch.fx.GraphModule) -> None:
@@ -157,13 +158,13 @@ def replace_messages(module: torch.fx.GraphModule) -> None:
         if node.op != "call_function":
             continue
         line = node.meta.get("module_line", 0)
-        ours = f"an assertion of the model failed (module.py:{line})"
-        for place in range(len(node.args)):
-            if _parameters(node.op, node.target, place) & MESSAGES:
-                node.update_arg(place, ours)
+        message = f"an assertion of the model failed (module.py:{line})"
+        for position in range(len(node.args)):
+            if _parameter_names(node.op, node.target, position) & MESSAGES:
+                node.update_arg(position, message)
                 is_changed = True
         for name in sorted(MESSAGES & set(node.kwargs)):
-            node.update_kwarg(name, ours)
+            node.update_kwarg(name, message)
             is_changed = True
     if is_changed:
         module.recompile()
@@ -174,14 +175,14 @@ def _require(grammar: re.Pattern[str], text: str, expected: str) -> None:
         raise TextRefused(expected, text)
 
 
-def _expected(names: frozenset[str]) -> str:
-    known = sorted(name for name in names if name in WORDS)
-    if known:
-        words = sorted(WORDS[known[0]])
-        more = ", ..." if len(words) > _SHOWN_WORDS else ""
-        return f"{' or '.join(known)} to be one of {', '.join(words[:_SHOWN_WORDS])}{more}"
-    patterned = sorted(name for name in names if name in GRAMMARS)
-    return f"{patterned[0]} as torch writes it" if patterned else "no text there"
+def _describe_expected(names: frozenset[str]) -> str:
+    listed = sorted(name for name in names if name in WORDS)
+    if listed:
+        words = sorted(WORDS[listed[0]])
+        ellipsis = ", ..." if len(words) > _SHOWN_WORDS else ""
+        return f"{' or '.join(listed)} to be one of {', '.join(words[:_SHOWN_WORDS])}{ellipsis}"
+    matched = sorted(name for name in names if name in GRAMMARS)
+    return f"{matched[0]} as torch writes it" if matched else "no text there"
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -200,71 +201,67 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts((value.start, value.stop, value.step))
 
 
-def _namespace(target: object) -> str:
-    if isinstance(target, OpOverload | OpOverloadPacket):
-        return str(target).partition(".")[0]
-    return ""
-
-
-def _parameters(op: str, target: object, place: int | str) -> frozenset[str]:
+def _parameter_names(op: str, target: object, position: int | str) -> frozenset[str]:
     """Return the names that the parameter may have which an argument is for."""
     if isinstance(target, str) and op == "call_method":
-        return _of_method(target, place)
+        return _method_parameters(target, position)
     if op == "call_function" and callable(target):
-        return _of_function(target, place)
+        return _function_parameters(target, position)
     return frozenset()
 
 
 @cache
-def _of_method(name: str, place: int | str) -> frozenset[str]:
-    found = _of_schemas(name, place) | _of_signature(getattr(torch.Tensor, name, None), place)
-    return found | _at(_UNDESCRIBED.get(name, ()), place)
+def _method_parameters(name: str, position: int | str) -> frozenset[str]:
+    names = _overload_parameters(name, position) | _signature_parameters(
+        getattr(torch.Tensor, name, None), position
+    )
+    return names | _select(_UNDESCRIBED_METHODS.get(name, ()), position)
 
 
 @cache
-def _of_function(function: Callable[..., object], place: int | str) -> frozenset[str]:
+def _function_parameters(function: Callable[..., object], position: int | str) -> frozenset[str]:
     if isinstance(function, OpOverload):
-        return _of_schema(function._schema, place)
+        return _schema_parameters(function._schema, position)
     if isinstance(function, OpOverloadPacket):
-        return _of_schemas(function._qualified_op_name, place)
+        return _overload_parameters(function._qualified_op_name, position)
     name = getattr(function, "__name__", "")
     if function is torch.functional.einsum:
         # einsum(*args), whose first is the equation.
-        return frozenset({"equation"}) if place == 0 else frozenset()
-    if place == "device":
+        return frozenset({"equation"}) if position == 0 else frozenset()
+    if position == "device":
         return frozenset({"device"})
     if name == "type" or getattr(function, "__objclass__", None) is not None:
-        return _of_method(name, place)
-    return _of_signature(function, place) or _of_schemas(name, place)
+        return _method_parameters(name, position)
+    return _signature_parameters(function, position) or _overload_parameters(name, position)
 
 
-def _of_signature(function: object, place: int | str) -> frozenset[str]:
+def _signature_parameters(function: object, position: int | str) -> frozenset[str]:
     """Return the name by a Python function's signature, which knows of no types to go by."""
     if not inspect.isfunction(function):
         return frozenset()
     # Some of torch's functions are copies with a table of overrides in front of them.
     parameters = inspect.signature(function).parameters
-    named = [p.name for p in parameters.values() if p.kind is not p.VAR_POSITIONAL]
+    names = [p.name for p in parameters.values() if p.kind is not p.VAR_POSITIONAL]
     has_rest = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
-    return _at(() if has_rest and isinstance(place, int) else tuple(named), place)
+    return _select(() if has_rest and isinstance(position, int) else tuple(names), position)
 
 
-def _of_schemas(name: str, place: int | str) -> frozenset[str]:
+def _overload_parameters(name: str, position: int | str) -> frozenset[str]:
     """Return the names by all overloads of one of ATen's operators; none where there is none."""
     qualified = name if "::" in name else f"aten::{name}"
     schemas = torch._C._jit_get_schemas_for_operator(qualified)
-    return frozenset().union(*(_of_schema(schema, place) for schema in schemas))
+    return frozenset().union(*(_schema_parameters(schema, position) for schema in schemas))
 
 
-def _of_schema(schema: torch._C.FunctionSchema, place: int | str) -> frozenset[str]:
+def _schema_parameters(schema: torch._C.FunctionSchema, position: int | str) -> frozenset[str]:
     names = tuple(
         argument.name if re.search(r"str|Device", str(argument.type)) else ""
         for argument in schema.arguments
     )
-    return _at(names, place)
+    return _select(names, position)
 
 
-def _at(names: tuple[str, ...], place: int | str) -> frozenset[str]:
-    if isinstance(place, int):
-        return frozenset(names[place : place + 1]) - {""}
-    return frozenset({place} & set(names)) - {""}
+def _select(names: tuple[str, ...], position: int | str) -> frozenset[str]:
+    if isinstance(position, int):
+        return frozenset(names[position : position + 1]) - {""}
+    return frozenset({position} & set(names)) - {""}

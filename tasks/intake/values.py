@@ -19,18 +19,18 @@ _CONSTANTS = {
 }  # fmt: skip
 _DEVICE = re.compile(r"(cpu|cuda|meta|mps|xpu|hpu|mtia|xla)")
 _TORCH_CONSTANTS = (torch.dtype, torch.memory_format, torch.layout)
-_LARGEST = 1 << 63
+_INTEGER_LIMIT = 1 << 63
 
 
 def refuse_line(node: ast.AST, expected: str, got: object = None, remedy: str = "") -> Exception:
     """Return the error for a line that fx would not have written."""
     line = getattr(node, "lineno", 0)
     shown = ast.unparse(node) if got is None else got
-    sentence = f"{MODULE} holds a line that torch.fx doesn't write"
+    what = f"{MODULE} holds a line that torch.fx doesn't write"
     where = f"{MODULE}:{line}"
     if remedy:
-        return refuse(sentence, expected=expected, got=shown, where=where, remedy=remedy)
-    return refuse(sentence, expected=expected, got=shown, where=where)
+        return refuse(what, expected=expected, got=shown, where=where, remedy=remedy)
+    return refuse(what, expected=expected, got=shown, where=where)
 
 
 def dotted_name(node: ast.expr) -> str | None:
@@ -46,7 +46,7 @@ def dotted_name(node: ast.expr) -> str | None:
 
 
 def is_name(node: ast.AST, name: str) -> bool:
-    """Tell whether `node` is that bare name."""
+    """Return whether `node` is that bare name."""
     return isinstance(node, ast.Name) and node.id == name
 
 
@@ -83,7 +83,7 @@ def read_value(node: ast.expr, alive: Collection[str]) -> object:
 
 def _read_constant(node: ast.Constant) -> object:
     value = node.value
-    if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
+    if isinstance(value, int) and not -_INTEGER_LIMIT <= value < _INTEGER_LIMIT:
         raise refuse_line(node, "integers of 64 bits", "a longer one")
     if isinstance(value, bytes):
         raise refuse_line(node, "text or numbers")
@@ -158,9 +158,9 @@ def _read_device(node: ast.Call) -> torch.device:
 
 def read_keywords(node: ast.Call, alive: Collection[str]) -> dict[str, object]:
     """Return the keyword arguments of a call."""
-    found: dict[str, object] = {}
+    keywords: dict[str, object] = {}
     for keyword in node.keywords:
-        if keyword.arg is None or not NAME.fullmatch(keyword.arg) or keyword.arg in found:
+        if keyword.arg is None or not NAME.fullmatch(keyword.arg) or keyword.arg in keywords:
             raise refuse_line(node, "keyword arguments by name")
-        found[keyword.arg] = read_value(keyword.value, alive)
-    return found
+        keywords[keyword.arg] = read_value(keyword.value, alive)
+    return keywords

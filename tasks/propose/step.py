@@ -11,7 +11,7 @@ from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.tasks.intake.files.stage import stage
 from handoff.tasks.intake.loading import read_bare, read_delivery
 from handoff.tasks.optimize.capture import reason_of
-from handoff.tasks.propose.hints import SPATIAL, Hint, candidates, find_hint
+from handoff.tasks.propose.hints import SPATIAL, Hint, candidate_shapes, find_hint
 from handoff.tasks.propose.messages import (
     InputProposal,
     ProposeJob,
@@ -19,7 +19,7 @@ from handoff.tasks.propose.messages import (
     TryJob,
     TryResult,
 )
-from handoff.tasks.propose.search import also_runs_wider, find_ranges, find_signature
+from handoff.tasks.propose.search import find_ranges, find_signature, runs_at_larger_sizes
 from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.inputs.plan import CaseSpec, draw_inputs
 
@@ -33,43 +33,43 @@ def run(job: ProposeJob) -> ProposeResult:
     source, module = read_bare(job.staging)
     placeholders = [n for n in module.graph.find_nodes(op="placeholder") if not n.args]
     hints = {str(node.target): find_hint(module, node) for node in placeholders}
-    given = {spec.name: _with_values(spec, hints.get(spec.name)) for spec in job.given}
-    chosen = find_signature(module, hints, given, job.dimensions)
-    dimensions = find_ranges(module, chosen, job.dimensions) if chosen else dict(job.dimensions)
+    known_specs = {spec.name: _add_value_range(spec, hints.get(spec.name)) for spec in job.given}
+    specs = find_signature(module, hints, known_specs, job.dimensions)
+    dimensions = find_ranges(module, specs, job.dimensions) if specs else dict(job.dimensions)
     guessed = {
         name for name, hint in hints.items()
-        if chosen and name not in given and hint is not None
+        if specs and name not in known_specs and hint is not None
         and any(SPATIAL in shape for shape in hint.shapes)
-        and also_runs_wider(module, chosen, name, job.dimensions)
+        and runs_at_larger_sizes(module, specs, name, job.dimensions)
     }  # fmt: skip
     inputs = tuple(
         InputProposal(
-            name, (chosen or given).get(name) or _likeliest(name, hint),
+            name, (specs or known_specs).get(name) or _guess_spec(name, hint),
             (hint.why if hint else "no layer tells what it is")
             + (_OTHER_SIDES if name in guessed else ""),
         )
         for name, hint in hints.items()
     )  # fmt: skip
-    return ProposeResult(source.class_name, inputs, dimensions, ran=chosen is not None)
+    return ProposeResult(source.class_name, inputs, dimensions, ran=specs is not None)
 
 
-def _with_values(spec: TensorSpec, hint: Hint | None) -> TensorSpec:
+def _add_value_range(spec: TensorSpec, hint: Hint | None) -> TensorSpec:
     """Return a given spec with the ids that its table holds, unless it says which."""
     if hint is None or spec.low is not None or "int" not in spec.dtype:
         return spec
     return replace(spec, low=hint.low, high=hint.high)
 
 
-def _likeliest(name: str, hint: Hint | None) -> TensorSpec | None:
+def _guess_spec(name: str, hint: Hint | None) -> TensorSpec | None:
     """Return what the hint alone says of an input of a model that wasn't seen to run."""
     if hint is None:
         return None
-    shape = next(candidates(hint), ("batch",))
+    shape = next(candidate_shapes(hint), ("batch",))
     return TensorSpec(name, hint.dtype, shape, hint.low, hint.high)
 
 
 # Beyond the smallest size of each dimension.
-_STEPS = (0, 1, 4)
+_SIZE_STEPS = (0, 1, 4)
 
 
 def try_contract(job: TryJob) -> TryResult:
@@ -82,14 +82,14 @@ def try_contract(job: TryJob) -> TryResult:
     module = read_delivery(job.staging).module
     signature = job.contract.signature
     failures = []
-    for more in _STEPS:
+    for step in _SIZE_STEPS:
         dimensions = signature.dimensions.items()
-        sizes = {n: d.nearest(d.min // d.multiple_of + more) for n, d in dimensions}
+        sizes = {n: d.nearest(d.min // d.multiple_of + step) for n, d in dimensions}
         inputs = draw_inputs(signature, CaseSpec(f"try {sizes}", sizes, 0))
         try:
             with torch.no_grad():
                 module(*inputs)
-        except Exception as error:  # noqa: BLE001 - a model may fail in any way; it is told
-            told = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-            failures.append(f"{told or 'the declared shapes'}: {reason_of(error)}")
+        except Exception as error:  # noqa: BLE001 - a model may fail in any way; it is reported
+            label = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+            failures.append(f"{label or 'the declared shapes'}: {reason_of(error)}")
     return TryResult(tuple(dict.fromkeys(failures)))

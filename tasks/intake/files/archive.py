@@ -73,17 +73,17 @@ class Archive:
     def read(self, name: str) -> bytes:
         """Return the bytes of a member, whose checksum holds."""
         member = self.members[name]
-        self.check(member)
+        self.verify_checksum(member)
         return self.bytes[member.begin : member.begin + member.size]
 
-    def check(self, member: Member) -> None:
+    def verify_checksum(self, member: Member) -> None:
         """Raise `DeliveryUnreadable` unless the member's checksum holds."""
         with memoryview(self.bytes) as view:
             crc = zlib.crc32(view[member.begin : member.begin + member.size])
         if crc != member.crc:
             raise self.refuse(f"{member.name} with checksum {member.crc:08x}", f"{crc:08x}")
 
-    def forget(self, member: Member) -> None:
+    def release_pages(self, member: Member) -> None:
         """Give the memory of the member's mapped pages back; reading it again maps them again."""
         first = member.begin // mmap.PAGESIZE * mmap.PAGESIZE
         self.bytes.madvise(mmap.MADV_DONTNEED, first, member.begin + member.size - first)
@@ -106,10 +106,10 @@ class Archive:
             offsets.append((offset, member.begin + member.size))
         if at != limit or len(roots) != 1:
             raise self.refuse("one folder of members", f"{len(roots)} folders")
-        self._check_apart(offsets, begin)
+        self._check_disjoint(offsets, begin)
         return members
 
-    def _check_apart(self, spans: list[tuple[int, int]], directory: int) -> None:
+    def _check_disjoint(self, spans: list[tuple[int, int]], directory: int) -> None:
         end = 0
         for begin, stop in sorted(spans):
             if begin < end:

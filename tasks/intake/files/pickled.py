@@ -17,7 +17,7 @@ from handoff.tasks.intake.refusal import DAMAGED, refuse, shorten
 
 _MAX_BYTES = 64 << 20
 _MAX_OPCODES = 3_000_000
-_SETS = {("__builtin__", "set"), ("builtins", "set")}
+_SET_NAMES = {("__builtin__", "set"), ("builtins", "set")}
 ORDERED_DICT = ("collections", "OrderedDict")
 CALLABLE = {
     ("torch._utils", "_rebuild_tensor_v2"),
@@ -114,11 +114,11 @@ class _Machine:
         for _ in range(_MAX_OPCODES):
             opcode = _OPCODES.get(stream.read(1))
             # Before its argument is read, since those of other opcodes may be of any size.
-            if opcode is None or opcode.name not in _STEPS:
+            if opcode is None or opcode.name not in _HANDLERS:
                 name = "an unknown one" if opcode is None else opcode.name
                 raise self.refuse("the opcodes of torch.save", name)
             arg = None if opcode.arg is None else opcode.arg.reader(stream)
-            _STEPS[opcode.name](self, arg)
+            _HANDLERS[opcode.name](self, arg)
             if opcode.name == "STOP":
                 return
         raise self.refuse(f"at most {_MAX_OPCODES} opcodes", "more")
@@ -146,8 +146,8 @@ class _Machine:
 
     def find(self, arg: str) -> None:
         module, _, name = arg.partition(" ")
-        known = (module, name) in _SETS or (module, name) == ORDERED_DICT
-        if not known and module.split(".")[0] != "torch":
+        is_allowed = (module, name) in _SET_NAMES or (module, name) == ORDERED_DICT
+        if not is_allowed and module.split(".")[0] != "torch":
             raise refuse(
                 f"{self.where} holds an object of the training team's own code",
                 expected="modules of torch.nn and tensors",
@@ -167,7 +167,7 @@ class _Machine:
         name = (function.module, function.name)
         if name == ORDERED_DICT and args == ():
             self.push(OrderedItems())
-        elif name in _SETS and len(args) == 1 and isinstance(args[0], list):
+        elif name in _SET_NAMES and len(args) == 1 and isinstance(args[0], list):
             if not all(isinstance(item, str) for item in args[0]):
                 raise self.refuse("sets of names", "a set of something else")
             self.push(set(args[0]))
@@ -223,26 +223,22 @@ class _Machine:
         return [key, value]
 
 
-def _memoised(machine: _Machine, arg: Any) -> None:  # noqa: ANN401
+def _push_memoised(machine: _Machine, arg: Any) -> None:  # noqa: ANN401
     machine.push(machine.memo[arg])
 
 
-def _constant(value: object) -> Callable[[_Machine, Any], None]:
+def _push_constant(value: object) -> Callable[[_Machine, Any], None]:
     return lambda machine, arg: machine.push(value)
 
 
-def _push(machine: _Machine, arg: Any) -> None:  # noqa: ANN401
-    machine.push(arg)
-
-
-_STEPS: dict[str, Callable[[_Machine, Any], None]] = {
+_HANDLERS: dict[str, Callable[[_Machine, Any], None]] = {
     "PROTO": lambda m, arg: None,
     "STOP": lambda m, arg: None,
     "MARK": lambda m, arg: m.marks.append(len(m.stack)),
-    "NONE": _constant(None),
-    "NEWTRUE": _constant(True),
-    "NEWFALSE": _constant(False),
-    "EMPTY_TUPLE": _constant(()),
+    "NONE": _push_constant(None),
+    "NEWTRUE": _push_constant(True),
+    "NEWFALSE": _push_constant(False),
+    "EMPTY_TUPLE": _push_constant(()),
     "EMPTY_LIST": lambda m, arg: m.push([]),
     "EMPTY_DICT": lambda m, arg: m.push({}),
     "TUPLE": lambda m, arg: m.push(tuple(m.pop_mark())),
@@ -260,7 +256,9 @@ _STEPS: dict[str, Callable[[_Machine, Any], None]] = {
     "BINPERSID": lambda m, arg: m.persist(),
     "BINPUT": lambda m, arg: m.put(arg),
     "LONG_BINPUT": lambda m, arg: m.put(arg),
-    "BINGET": _memoised,
-    "LONG_BINGET": _memoised,
-    **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE"), _push),
+    "BINGET": _push_memoised,
+    "LONG_BINGET": _push_memoised,
+    **dict.fromkeys(
+        ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE"), _Machine.push
+    ),
 }

@@ -41,7 +41,7 @@ _NAMED_FILES = frozenset(
 _REQUIRED = (MODULE_FILE, INIT_FILE, STATE_FILE)
 _MAX_FILES = 10_000
 _MAX_BYTES = 1 << 38
-_PIECE = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 def stage(delivery: Path, staging: Path) -> dict[str, Digest]:
@@ -54,7 +54,7 @@ def stage(delivery: Path, staging: Path) -> dict[str, Digest]:
     with scratch_folder(staging.parent, f".{staging.name}-") as temporary:
         files = _copy_folder(delivery, temporary)
         if staging.exists():
-            _check_present(staging, files)
+            _check_same_files(staging, files)
         else:
             _publish(temporary, staging, files)
     return files
@@ -72,10 +72,10 @@ def _publish(temporary: Path, staging: Path, files: dict[str, Digest]) -> None:
         if not staging.exists():
             raise
         # Another process was faster, which is as good if it copied the same.
-        _check_present(staging, files)
+        _check_same_files(staging, files)
 
 
-def _check_present(staging: Path, files: dict[str, Digest]) -> None:
+def _check_same_files(staging: Path, files: dict[str, Digest]) -> None:
     present = digest_staged(staging) if staging.is_dir() else {}
     if present != files:
         raise UsageProblem(
@@ -160,12 +160,12 @@ def _copy_file(folder: int, name: str, target: Path, limit: int) -> tuple[int, D
                 got=f"{shutil.disk_usage(target.parent).free}",
                 remedy="Make room, then run the same command again",
             )
-        while piece := stream.read(_PIECE):
-            size += len(piece)
+        while chunk := stream.read(_CHUNK_BYTES):
+            size += len(chunk)
             if size > expected:
                 break
-            digest.update(piece)
-            copy.write(piece)
+            digest.update(chunk)
+            copy.write(chunk)
     if size != expected:
         raise _refuse_change(name, f"{expected} bytes", str(size))
     target.chmod(0o400)

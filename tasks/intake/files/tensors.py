@@ -25,8 +25,8 @@ _STORAGES = {
     "ComplexDoubleStorage": torch.complex128,
 }
 _LOCATION = re.compile(r"(cpu|cuda|mps|xpu|hpu|mtia|xla)(:[0-9]{1,3})?")
-_LARGEST = 1 << 62
-_WRAPPINGS = 2
+_MAX_NUMBER = 1 << 62
+_MAX_WRAPPINGS = 2
 _PLAIN_TYPES = {"torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer"}
 
 
@@ -36,13 +36,13 @@ def find_dtype(name: str) -> torch.dtype | None:
     return found if isinstance(found, torch.dtype) else None
 
 
-def _unwrap(described: Call) -> Call:
+def _unwrap(call: Call) -> Call:
     """Return the plain tensor's call inside a parameter's, or inside one with attributes.
 
     Attributes that somebody set on a tensor are left out: torch's own code reads none of them.
     """
-    for _ in range(_WRAPPINGS):
-        match described.function.name, described.args:
+    for _ in range(_MAX_WRAPPINGS):
+        match call.function.name, call.args:
             case "_rebuild_parameter", (Call() as inner, bool(), OrderedItems() as hooks):
                 pass
             case (
@@ -56,11 +56,11 @@ def _unwrap(described: Call) -> Call:
             ) if str(kind) in _PLAIN_TYPES:
                 inner, hooks = Call(function, args), OrderedItems()
             case _:
-                return described
+                return call
         if hooks:
-            return described
-        described = inner
-    return described
+            return call
+        call = inner
+    return call
 
 
 class TensorFile:
@@ -75,30 +75,34 @@ class TensorFile:
         self.archive = Archive(path)
         self.where = path.name
         self.content, keys = decode(self.archive.read("data.pkl"), self.where)
-        held = {name[5:] for name in self.archive.members if name.startswith("data/")}
-        if held != keys:
-            odd = sorted(held ^ keys)[0]
-            raise self.archive.refuse("one member for each storage", f"a mismatch at {odd[:20]!r}")
+        stored = {name[5:] for name in self.archive.members if name.startswith("data/")}
+        if stored != keys:
+            mismatched = sorted(stored ^ keys)[0]
+            raise self.archive.refuse(
+                "one member for each storage", f"a mismatch at {mismatched[:20]!r}"
+            )
         self._storages: dict[str, torch.Tensor] = {}
         self._tensors: dict[tuple[object, ...], torch.Tensor] = {}
 
-    def tensor(self, described: object) -> torch.Tensor:
+    def tensor(self, description: object) -> torch.Tensor:
         """Return the tensor or parameter that a call in the pickle describes, as a plain tensor.
 
         It is dense, of the shape and dtype that stand there. Raises `DeliveryUnreadable` unless it
         lies within its storage.
         """
-        if not isinstance(described, Call):
-            raise self.archive.refuse("a tensor", type(described).__name__)
-        described = _unwrap(described)
-        name, args = described.function.name, described.args
+        if not isinstance(description, Call):
+            raise self.archive.refuse("a tensor", type(description).__name__)
+        description = _unwrap(description)
+        name, args = description.function.name, description.args
         if name == "_rebuild_tensor_v2" and len(args) in (6, 7):
             return self._rebuild(args[:6], None, args[6:])
         if name == "_rebuild_tensor_v3" and len(args) in (7, 8) and isinstance(args[6], Global):
             dtype = find_dtype(args[6].name) if args[6].module == "torch" else None
             if dtype is not None:
                 return self._rebuild(args[:6], dtype, args[7:])
-        raise self.archive.refuse("a dense tensor", f"{described.function} with {len(args)} values")
+        raise self.archive.refuse(
+            "a dense tensor", f"{description.function} with {len(args)} values"
+        )
 
     def _rebuild(
         self, args: tuple[object, ...], dtype: torch.dtype | None, rest: tuple[object, ...]
@@ -111,7 +115,7 @@ class TensorFile:
         if hooks or any(rest) or len(size) != len(stride) or len(size) > 64:
             raise self.archive.refuse("a plain dense tensor", "one with hooks or odd strides")
         numbers = (offset, *size, *stride)
-        if not all(type(n) is int and 0 <= n < _LARGEST for n in numbers):
+        if not all(type(n) is int and 0 <= n < _MAX_NUMBER for n in numbers):
             raise self.archive.refuse("sizes and strides of 0 or more", "other values")
         dtype, numel = self._check_storage(storage, dtype)
         count, last = 1, offset
@@ -137,21 +141,24 @@ class TensorFile:
     ) -> tuple[torch.dtype, int]:
         """Return dtype and number of elements of `storage`, whose size is that of its member."""
         kind = storage.kind
-        untyped = str(kind) == "torch.storage.UntypedStorage"
-        found = dtype if untyped else _STORAGES.get(kind.name)
-        if found is None or not (untyped or (kind.module == "torch" and dtype is None)):
+        is_untyped = str(kind) == "torch.storage.UntypedStorage"
+        storage_dtype = dtype if is_untyped else _STORAGES.get(kind.name)
+        if storage_dtype is None or not (is_untyped or (kind.module == "torch" and dtype is None)):
             raise self.archive.refuse("storages of torch's dense dtypes", str(kind))
         if not _LOCATION.fullmatch(storage.location):
             raise self.archive.refuse("a storage that was saved from a device", storage.location)
-        held = self.archive.members[f"data/{storage.key}"].size
-        if storage.numel < 0 or storage.numel * (1 if untyped else found.itemsize) != held:
-            raise self.archive.refuse(f"{storage.numel} elements of {found}", f"{held} bytes")
-        return found, held // found.itemsize
+        size_bytes = self.archive.members[f"data/{storage.key}"].size
+        itemsize = 1 if is_untyped else storage_dtype.itemsize
+        if storage.numel < 0 or storage.numel * itemsize != size_bytes:
+            raise self.archive.refuse(
+                f"{storage.numel} elements of {storage_dtype}", f"{size_bytes} bytes"
+            )
+        return storage_dtype, size_bytes // storage_dtype.itemsize
 
     def _load(self, key: str) -> torch.Tensor:
         if key not in self._storages:
             member = self.archive.members[f"data/{key}"]
-            self.archive.check(member)
+            self.archive.verify_checksum(member)
             # torch's own allocation, because kernels choose their path by alignment.
             copy = torch.empty(member.size, dtype=torch.uint8)
             if member.size:
@@ -159,6 +166,6 @@ class TensorFile:
                     self.archive.bytes, dtype=torch.uint8, count=member.size, offset=member.begin
                 )
                 copy.copy_(mapped)
-                self.archive.forget(member)
+                self.archive.release_pages(member)
             self._storages[key] = copy
         return self._storages[key]

@@ -103,34 +103,36 @@ def test_a_trace_of_a_branch_is_wrong_where_the_other_branch_is_right() -> None:
     assert got.speedup == 0.0
 
 
-def test_a_length_that_a_trace_bakes_in_is_told_by_its_size() -> None:
+def test_a_length_that_a_trace_bakes_in_is_reported_by_its_size() -> None:
     got = row("torch.jit.trace", BakesLength())
     assert [wrong.partition(":")[0] for wrong in got.wrong] == [
         "at batch = 1", "at batch = 2", "at batch = 5", "at batch = 17"
     ]  # fmt: skip
 
 
-def test_dynamo_tells_graph_breaks_with_reason_and_line() -> None:
+def test_dynamo_reports_graph_breaks_with_reason_and_line() -> None:
     got = row("torch.compile", Breaks())
     assert got.is_right
-    (told,) = got.breaks
-    file, _, line = told.rpartition(" at ")[2].rpartition(":")
+    (graph_break,) = got.breaks
+    file, _, line = graph_break.rpartition(" at ")[2].rpartition(":")
     assert file.endswith("test_captures.py")
     assert "graph_break()" in Path(__file__).read_text().splitlines()[int(line) - 1]
 
 
 def test_a_model_that_nothing_can_capture_is_left_in_eager() -> None:
     rows = tuple(row(method, BranchesOnValue()) for method in ALL[:3])
-    told = recommend(rows)
-    assert told.startswith("No capture that can be compiled ahead of time: torch.export: ")
-    assert "serve it in eager" in told
+    recommendation = recommend(rows)
+    assert recommendation.startswith(
+        "No capture that can be compiled ahead of time: torch.export: "
+    )
+    assert "serve it in eager" in recommendation
 
 
 GOOD = {"captured": True, "tried": 4}
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "expected"),
     [
         ([("torch.export", GOOD)], "torch.export captures it and is right on all 4 other inputs"),
         (
@@ -153,9 +155,9 @@ GOOD = {"captured": True, "tried": 4}
     ],
 )  # fmt: skip
 def test_the_recommendation_follows_what_was_measured(
-    rows: list[tuple[CaptureMethod, dict[str, Any]]], told: str
+    rows: list[tuple[CaptureMethod, dict[str, Any]]], expected: str
 ) -> None:
-    assert told in recommend(tuple(CaptureRow(method, **fields) for method, fields in rows))
+    assert expected in recommend(tuple(CaptureRow(method, **fields) for method, fields in rows))
 
 
 def test_a_delivery_is_captured_from_its_staging(tmp_path: Path) -> None:
@@ -180,9 +182,9 @@ def test_inspect_prints_the_table_and_crashes_are_rows(
     monkeypatch.setattr(inspection, "judge_delivery", judge_once)
     monkeypatch.setattr(capture_rows, "CAPTURE_METHODS", ("torch.fx", "torch.export"))
     assert inspect_delivery(folder, None, captures=True, as_json=True) == 0
-    told = json.loads(capsys.readouterr().out)["captures"]
-    assert [row["captured"] for row in told["rows"]] == [True, True]
-    assert "compile it ahead of time" in told["recommendation"]
+    table = json.loads(capsys.readouterr().out)["captures"]
+    assert [row["captured"] for row in table["rows"]] == [True, True]
+    assert "compile it ahead of time" in table["recommendation"]
     monkeypatch.setitem(steps._BY_JOB, CaptureJob, replace(steps.CAPTURE, limit_s=0.01))
     assert inspect_delivery(folder, None, captures=True, as_json=False) == 0
     assert "torch.fx: crashed: no result within" in capsys.readouterr().out
@@ -200,7 +202,7 @@ def test_a_size_that_eager_fails_at_too_counts_for_and_against_nothing() -> None
     assert got.tried == 5
 
 
-def test_a_model_that_fails_on_its_example_is_told_as_that() -> None:
+def test_a_model_that_fails_on_its_example_is_reported_as_that() -> None:
     class Baked(Plain):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x).view(3, 4)

@@ -40,7 +40,7 @@ def fetched(uri: str, to: Path, limits: FetchLimits = SMALL) -> FetchResult:
     return result
 
 
-def refused(
+def assert_refused(
     uri: str, to: Path, match: str, kind: type[Exception] = DeliveryUnreadable,
     limits: FetchLimits = SMALL,
 ) -> None:  # fmt: skip

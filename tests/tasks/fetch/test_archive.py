@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from handoff.artifacts.errors import DeliveryUnreadable
 from handoff.tasks.fetch import step as fetch
 from handoff.tasks.fetch.messages import FetchJob, FetchLimits
-from tests.tasks.fetch.samples import ARCHIVES, MEMBERS, SMALL, fetched, refused, tar_of, zip_of
+from tests.tasks.fetch.samples import (
+    ARCHIVES,
+    MEMBERS,
+    SMALL,
+    assert_refused,
+    fetched,
+    tar_of,
+    zip_of,
+)
 
 
 @pytest.mark.parametrize("form", ARCHIVES)
@@ -60,7 +68,7 @@ def test_a_hostile_archive_is_refused_and_leaves_nothing(
     (tmp_path / "archive").write_bytes(packed)
     limits = FetchLimits(size_bytes=40 << 20 if attack == "a long header" else 1 << 20, files=20)
     kinds: type[Exception] = OSError if attack == "a file in a file" else DeliveryUnreadable
-    refused(str(tmp_path / "archive"), to, match, kinds, limits)
+    assert_refused(str(tmp_path / "archive"), to, match, kinds, limits)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

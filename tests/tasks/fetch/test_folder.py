@@ -14,7 +14,7 @@ from handoff.artifacts.errors import DeliveryUnreachable, UsageProblem
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.fetch import step as fetch
 from handoff.tasks.fetch.messages import FetchJob, FetchLimits, FetchResult
-from tests.tasks.fetch.samples import ARCHIVES, SMALL, fetched, refused
+from tests.tasks.fetch.samples import ARCHIVES, SMALL, assert_refused, fetched
 
 
 def test_a_folder_is_copied_without_what_python_left_in_it(delivery: Path, to: Path) -> None:
@@ -33,9 +33,9 @@ def test_a_folder_that_is_there_is_left_alone(delivery: Path, to: Path) -> None:
 
 
 def test_nothing_and_an_empty_folder_are_refused(tmp_path: Path, to: Path) -> None:
-    refused(str(tmp_path / "none"), to, "there is no delivery at", DeliveryUnreachable)
+    assert_refused(str(tmp_path / "none"), to, "there is no delivery at", DeliveryUnreachable)
     (tmp_path / "empty").mkdir()
-    refused(str(tmp_path / "empty"), to, "the delivery is empty")
+    assert_refused(str(tmp_path / "empty"), to, "the delivery is empty")
 
 
 def link(folder: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_folder_with_anything_but_files_is_refused(
     add: Callable[[Path], None], delivery: Path, to: Path
 ) -> None:
     add(delivery)
-    refused(str(delivery), to, "which is not a plain file")
+    assert_refused(str(delivery), to, "which is not a plain file")
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_what_is_too_large_is_refused(
     if form != "folder":
         delivery = delivery.with_name("archive")
         delivery.write_bytes(ARCHIVES[form])
-    refused(str(delivery), to, match, limits=limits)
+    assert_refused(str(delivery), to, match, limits=limits)
 
 
 def test_what_takes_too_long_is_given_up(delivery: Path, to: Path) -> None:
     late = FetchLimits(seconds=-1)
-    refused(str(delivery), to, "took too long", kind=DeliveryUnreachable, limits=late)
+    assert_refused(str(delivery), to, "took too long", kind=DeliveryUnreachable, limits=late)
 
 
 def test_the_fetching_process_sees_the_credentials_for_it_and_no_others(

@@ -79,7 +79,7 @@ def fetched(uri: str, to: Path) -> None:
     shutil.rmtree(to)
 
 
-def refused(
+def assert_refused(
     uri: str, to: Path, match: str, kind: type[Exception] = DeliveryUnreadable,
     limits: FetchLimits = LIMITS,
 ) -> None:  # fmt: skip
@@ -130,29 +130,29 @@ def test_links_submodules_and_lfs_pointers_are_refused(
 ) -> None:
     folder = repository.folder / "out" / "delivery"
     (folder / "link").symlink_to("/etc/passwd")
-    refused(repository.uri(repository.commit()), tmp_path / "new", "a link")
+    assert_refused(repository.uri(repository.commit()), tmp_path / "new", "a link")
     (folder / "link").unlink()
     commit = repository.commit()
     repository.git("update-index", "--add", "--cacheinfo", f"160000,{commit},out/delivery/module")
     repository.git("commit", "-q", "-m", "A submodule")
     submodule = repository.git("rev-parse", "HEAD")
-    refused(repository.uri(submodule), tmp_path / "new", "a submodule")
+    assert_refused(repository.uri(submodule), tmp_path / "new", "a submodule")
     repository.git("rm", "-q", "--cached", "out/delivery/module")
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
     commit = repository.commit(out__delivery__weights=pointer)
-    refused(repository.uri(commit), tmp_path / "new", "only a pointer to 'weights'")
+    assert_refused(repository.uri(commit), tmp_path / "new", "only a pointer to 'weights'")
 
 
 def test_what_isnt_there_is_refused_with_a_sentence(repository: Repository, tmp_path: Path) -> None:
     commit = repository.commit()
     to = tmp_path / "new"
-    refused(repository.uri("0" * 39 + "1"), to, "doesn't give commit 000000000000")
-    refused(repository.uri(commit, "out/other"), to, "has no such folder")
-    refused(repository.uri(commit, "out/delivery/module.py"), to, "has no such folder")
+    assert_refused(repository.uri("0" * 39 + "1"), to, "doesn't give commit 000000000000")
+    assert_refused(repository.uri(commit, "out/other"), to, "has no such folder")
+    assert_refused(repository.uri(commit, "out/delivery/module.py"), to, "has no such folder")
     blob = repository.git("rev-parse", f"{commit}:out/delivery/module.py")
-    refused(repository.uri(blob), to, "has no such folder|doesn't give commit")
+    assert_refused(repository.uri(blob), to, "has no such folder|doesn't give commit")
     missing = f"git+file://{tmp_path}/none@{commit}"
-    refused(missing, to, "the repository can't be read", DeliveryUnreachable)
+    assert_refused(missing, to, "the repository can't be read", DeliveryUnreachable)
 
 
 def test_limits_hold_for_files_bytes_and_what_git_itself_writes(
@@ -160,8 +160,8 @@ def test_limits_hold_for_files_bytes_and_what_git_itself_writes(
 ) -> None:
     commit = repository.commit()
     to = tmp_path / "new"
-    refused(repository.uri(commit), to, "at most 2 files", limits=FetchLimits(files=2))
-    refused(repository.uri(commit), to, "at most 9 bytes", limits=FetchLimits(size_bytes=9))
+    assert_refused(repository.uri(commit), to, "at most 2 files", limits=FetchLimits(files=2))
+    assert_refused(repository.uri(commit), to, "at most 9 bytes", limits=FetchLimits(size_bytes=9))
 
 
 def test_a_tree_that_unfolds_without_end_is_refused_soon(
@@ -180,7 +180,7 @@ def test_a_tree_that_unfolds_without_end_is_refused_soon(
     repository.git("update-ref", "refs/heads/bomb", commit)
     began = time.monotonic()
     uri = f"git+file://{repository.folder}@{commit}"
-    refused(uri, tmp_path / "new", "at most 20 files")
+    assert_refused(uri, tmp_path / "new", "at most 20 files")
     assert time.monotonic() - began < 20
 
 
@@ -196,7 +196,7 @@ def test_a_transport_that_isnt_named_is_not_used_whatever_is_configured(
         monkeypatch.setenv(f"GIT_CONFIG_VALUE_{index}", value)
     monkeypatch.setenv("GIT_CONFIG_COUNT", "2")
     match = "transport 'ext' not allowed"
-    refused(repository.uri(commit), tmp_path / "new", match, DeliveryUnreachable)
+    assert_refused(repository.uri(commit), tmp_path / "new", match, DeliveryUnreachable)
     assert not repository.traces.exists()
 
 
@@ -205,7 +205,7 @@ def test_nobody_is_asked_for_a_password(tmp_path: Path, monkeypatch: pytest.Monk
     commit = "0123456789abcdef0123456789abcdef01234567"
     began = time.monotonic()
     uri = f"git+https://127.0.0.1:9/r.git@{commit}"
-    refused(uri, tmp_path / "new", "can't be read", DeliveryUnreachable)
+    assert_refused(uri, tmp_path / "new", "can't be read", DeliveryUnreachable)
     assert time.monotonic() - began < 20
     assert os.environ.get("GIT_TERMINAL_PROMPT") is None
 

@@ -11,7 +11,7 @@ import pytest
 
 from handoff.artifacts.errors import DeliveryUnreachable
 from handoff.tasks.fetch import step
-from tests.tasks.fetch.samples import ARCHIVES, fetched, refused
+from tests.tasks.fetch.samples import ARCHIVES, assert_refused, fetched
 from tests.tls_server import TlsServer, body, tls_server
 
 
@@ -37,14 +37,14 @@ def test_an_archive_behind_https_is_fetched(server: TlsServer, to: Path) -> None
 
 def test_another_archive_than_the_announced_one_is_refused(server: TlsServer, to: Path) -> None:
     server.answers["/d.tar.gz"] = body(ARCHIVES["tar"])
-    refused(archive_at(server), to, "is not what was announced")
+    assert_refused(archive_at(server), to, "is not what was announced")
 
 
 def test_a_server_that_nobody_vouches_for_isnt_believed(
     server: TlsServer, to: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SSL_CERT_FILE")
-    refused(archive_at(server), to, "certificate verify failed", DeliveryUnreachable)
+    assert_refused(archive_at(server), to, "certificate verify failed", DeliveryUnreachable)
     assert server.asked == []
 
 
@@ -53,9 +53,11 @@ def test_a_redirect_is_followed_to_https_alone(server: TlsServer, to: Path) -> N
     archive_at(server)
     uri = archive_at(server, "/moved")
     server.answers["/away"] = body(b"", 302, Location="http://127.0.0.1:1/d.tar.gz")
-    refused(uri.replace("/moved", "/away"), to, "redirects away from https")
+    assert_refused(uri.replace("/moved", "/away"), to, "redirects away from https")
     server.answers["/file"] = body(b"", 302, Location="file:///etc/passwd")
-    refused(uri.replace("/moved", "/file"), to, "file:.* is not allowed", DeliveryUnreachable)
+    assert_refused(
+        uri.replace("/moved", "/file"), to, "file:.* is not allowed", DeliveryUnreachable
+    )
     fetched(uri, to)
 
 
@@ -91,9 +93,9 @@ def test_a_busy_server_and_a_broken_line_are_tried_again(server: TlsServer, to: 
     assert len(tries) == 3
 
 
-def test_what_isnt_there_is_told_at_once(server: TlsServer, to: Path) -> None:
+def test_what_isnt_there_is_reported_at_once(server: TlsServer, to: Path) -> None:
     server.answers["/none"] = body(b"", 404)
-    refused(archive_at(server, "/none"), to, "HTTP status 404", DeliveryUnreachable)
+    assert_refused(archive_at(server, "/none"), to, "HTTP status 404", DeliveryUnreachable)
     assert len(server.asked) == 1
 
 
@@ -101,7 +103,7 @@ def test_a_body_that_is_too_large_is_refused_by_its_length_and_by_its_bytes(
     server: TlsServer, to: Path
 ) -> None:
     server.answers["/long"] = body(b"x", Content_Length=str(1 << 40))
-    refused(archive_at(server, "/long"), to, "too large")
+    assert_refused(archive_at(server, "/long"), to, "too large")
 
     def endless(request: BaseHTTPRequestHandler) -> None:
         request.send_response(200)
@@ -110,4 +112,4 @@ def test_a_body_that_is_too_large_is_refused_by_its_length_and_by_its_bytes(
             request.wfile.write(b"\0" * (1 << 16))
 
     server.answers["/endless"] = endless
-    refused(archive_at(server, "/endless"), to, "too large")
+    assert_refused(archive_at(server, "/endless"), to, "too large")

@@ -8,7 +8,7 @@ import pytest
 
 from handoff.artifacts.errors import DeliveryUnreachable
 from handoff.tasks.fetch.messages import FetchLimits
-from tests.tasks.fetch.samples import ARCHIVES, FILES, fetched, refused
+from tests.tasks.fetch.samples import ARCHIVES, FILES, assert_refused, fetched
 
 
 @pytest.fixture
@@ -34,14 +34,14 @@ def test_a_folder_of_objects_and_an_archive_object_are_fetched(s3: object, to: P
 
 @pytest.mark.server
 def test_what_isnt_in_s3_or_too_much_is_refused(s3: object, to: Path) -> None:
-    refused("s3://models/nothing/here", to, "the delivery is empty")
-    refused("s3://no-such-bucket/x", to, "NoSuchBucket|404|can't tell", DeliveryUnreachable)
+    assert_refused("s3://models/nothing/here", to, "the delivery is empty")
+    assert_refused("s3://no-such-bucket/x", to, "NoSuchBucket|404|can't tell", DeliveryUnreachable)
     for name, data in FILES.items():
         s3.put_object(Bucket="models", Key=f"big/{name}", Body=data)  # type: ignore[attr-defined]
-    refused("s3://models/big", to, "at most 2 files", limits=FetchLimits(files=2))
-    refused("s3://models/big", to, "at most 100 bytes", limits=FetchLimits(size_bytes=100))
+    assert_refused("s3://models/big", to, "at most 2 files", limits=FetchLimits(files=2))
+    assert_refused("s3://models/big", to, "at most 100 bytes", limits=FetchLimits(size_bytes=100))
     s3.put_object(Bucket="models", Key="bad/../x", Body=b"x")  # type: ignore[attr-defined]
-    refused("s3://models/bad", to, "name that is never written|is empty")
+    assert_refused("s3://models/bad", to, "name that is never written|is empty")
 
 
 @pytest.mark.server
@@ -59,4 +59,4 @@ def test_an_object_that_changes_meanwhile_is_refused(
         return found
 
     monkeypatch.setattr(S3Place, "objects", then_changed)
-    refused("s3://models/c", to, "changed while it was fetched")
+    assert_refused("s3://models/c", to, "changed while it was fetched")

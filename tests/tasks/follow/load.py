@@ -66,12 +66,12 @@ def loaded(followed: FollowedModel, shelf: Shelf, threads: int = 8) -> Iterator[
 
 def memory_mb() -> dict[str, float]:
     """Return this process's resident memory in MB: its own pages, those in memory files, all."""
-    told = {}
+    sizes = {}
     for line in Path("/proc/self/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name in ("RssAnon", "RssShmem", "VmRSS"):
-            told[name] = int(value.split()[0]) / 1000
-    return told
+            sizes[name] = int(value.split()[0]) / 1000
+    return sizes
 
 
 def spoilers(shelf: Shelf, crashing: bytes) -> list[Callable[[float], int]]:

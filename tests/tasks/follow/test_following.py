@@ -28,12 +28,12 @@ from handoff.tasks.follow.following import FollowedModel
 from handoff.tasks.follow.serving import Serving
 from tests.limits import LIMIT_S
 from tests.tasks.built_release import BuiltRelease
-from tests.tasks.follow.versions import QUICK_TRIER, Shelf, crashing_library, shelf_of
+from tests.tasks.follow.versions import QUICK_PLAN, Shelf, crashing_library, shelf_of
 from tests.tasks.registry.registering import some_registry
 
 pytestmark = pytest.mark.compile
 HOURS = 9999.0
-TRIER = following._TRIER
+PRODUCT_PLAN = following._TRY_RELEASE_PLAN
 
 
 @pytest.fixture
@@ -43,10 +43,10 @@ def shelf(tmp_path: Path, built_release: BuiltRelease, monkeypatch: pytest.Monke
     monkeypatch.setenv("HANDOFF_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HANDOFF_STORE", registry.stores.objects)
     monkeypatch.setenv("HANDOFF_TRUSTED_KEYS", registry.stores.trusted[0])
-    monkeypatch.setattr(following, "_TRIER", QUICK_TRIER)
-    made = shelf_of(registry, built_release)
-    made.release(1.0)
-    return made
+    monkeypatch.setattr(following, "_TRY_RELEASE_PLAN", QUICK_PLAN)
+    shelf = shelf_of(registry, built_release)
+    shelf.release(1.0)
+    return shelf
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_promotion_and_a_roll_back_take_over_while_who_holds_a_version_keeps_i
     )  # fmt: skip
     assert first.is_current
     assert followed.look() == replace(first, looked=followed.serves.looked)
-    kept = followed.model
+    first_model = followed.model
     version = shelf.release(2.0)
     (scores,) = followed(*shelf.call)
     assert shelf.factor_of(scores) == 1.0
@@ -73,37 +73,37 @@ def test_a_promotion_and_a_roll_back_take_over_while_who_holds_a_version_keeps_i
     assert (now.version, now.wanted, now.error) == (version, version, "")
     assert now.since > first.since
     assert shelf.factor_of(*followed(*shelf.call)) == 2.0
-    assert shelf.factor_of(*kept(*shelf.call)) == 1.0
+    assert shelf.factor_of(*first_model(*shelf.call)) == 1.0
     shelf.registry.roll_back()
     assert followed.look().version == 1
     assert shelf.factor_of(*followed(*shelf.call)) == 1.0
     assert repr(followed).startswith("<toy@production, version 1 for cpu-")
 
 
-def test_the_thread_takes_over_by_itself_and_tells(
+def test_the_thread_takes_over_by_itself_and_says_so(
     shelf: Shelf, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[Serving] = []
+    changes: list[Serving] = []
     caplog.set_level(logging.INFO, "handoff.follow")
-    with handoff.follow("toy@production", every_s=0.2, on_change=told.append) as followed:
+    with handoff.follow("toy@production", every_s=0.2, on_change=changes.append) as followed:
         shelf.release(3.0)
         deadline = time.monotonic() + LIMIT_S
         while followed.serves.version == 1 and time.monotonic() < deadline:
             time.sleep(0.05)
         assert shelf.factor_of(*followed(*shelf.call)) == 3.0
-    assert [serving.version for serving in told] == [2]
+    assert [serving.version for serving in changes] == [2]
     assert "toy@production: version 2 is served, and was 1" in caplog.text
     assert not [t for t in threading.enumerate() if t.name == "handoff-follow"]
 
 
 def test_one_that_was_closed_is_not_called_any_more(followed: FollowedModel, shelf: Shelf) -> None:
-    kept = followed.model
+    model = followed.model
     followed.close()
     followed.close()
     assert followed.look().version == 1
     with pytest.raises(UsageProblem, match="that was closed can't be called"):
         followed(*shelf.call)
-    assert shelf.factor_of(*kept(*shelf.call)) == 1.0
+    assert shelf.factor_of(*model(*shelf.call)) == 1.0
 
 
 def test_inputs_are_checked_as_the_version_that_is_served_declares_them(
@@ -136,7 +136,7 @@ def recovers(followed: FollowedModel, shelf: Shelf, factor: float = 5.0) -> None
 def test_a_package_that_ends_the_process_which_opens_it_ends_another_one(
     followed: FollowedModel, shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_TRIER", TRIER)
+    monkeypatch.setattr(following, "_TRY_RELEASE_PLAN", PRODUCT_PLAN)
     shelf.release(2.0, library=crashing_library(tmp_path))
     stays(followed, shelf, "toy version 2 ends the process that opens or calls it: expected a")
     assert "SIGSEGV" in followed.serves.error
@@ -146,8 +146,8 @@ def test_a_package_that_ends_the_process_which_opens_it_ends_another_one(
 def test_a_package_that_is_none_is_refused(followed: FollowedModel, shelf: Shelf) -> None:
     shelf.release(2.0, library=b"no library")
     stays(followed, shelf, "model.so can't be opened")
-    whole = (shelf.built.package / "model.so").read_bytes()
-    shelf.release(2.0, library=whole[: len(whole) // 2])
+    library = (shelf.built.package / "model.so").read_bytes()
+    shelf.release(2.0, library=library[: len(library) // 2])
     # The loader maps what isn't there.
     stays(followed, shelf, "toy version 3 ends the process that opens or calls it")
     assert "SIGBUS" in followed.serves.error
@@ -167,9 +167,9 @@ def test_a_package_for_other_machines_is_refused(followed: FollowedModel, shelf:
     manifest, folder = shelf.write(2.0, 2.0, None)
     fit = Fit(cpu_flags=("a_flag_of_tomorrow",), torch="2.15.0")
     targets = (replace(manifest.targets[0], fit=fit),)
-    made = replace(manifest, targets=targets)
-    (folder / "manifest.json").write_bytes(made.to_bytes())
-    shelf.promote(shelf.registry.register(made, folder).version)
+    changed = replace(manifest, targets=targets)
+    (folder / "manifest.json").write_bytes(changed.to_bytes())
+    shelf.promote(shelf.registry.register(changed, folder).version)
     stays(followed, shelf, "it needs a processor with a_flag_of_tomorrow")
     assert record.slug in followed.serves.error
     recovers(followed, shelf)
@@ -228,12 +228,12 @@ def test_an_object_that_is_damaged_is_fetched_again_later(
     version = shelf.release(2.0)
     pointer = shelf.registry.releases.find("toy", version)
     manifest = shelf.registry.releases.read("toy", pointer).claim.manifest
-    place = Path(shelf.registry.stores.objects) / object_key(manifest)
-    good = place.read_bytes()
-    place.chmod(0o644)
-    place.write_bytes(good[:-9] + b"x" + good[-8:])
+    path = Path(shelf.registry.stores.objects) / object_key(manifest)
+    good = path.read_bytes()
+    path.chmod(0o644)
+    path.write_bytes(good[:-9] + b"x" + good[-8:])
     stays(followed, shelf, "not what its digest says")
-    place.write_bytes(good)
+    path.write_bytes(good)
     # Not before the pause is over: a store isn't asked for gigabytes at each look.
     assert followed.look().version == 1
     monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + HOURS)
@@ -244,22 +244,22 @@ def test_an_entry_that_an_unknown_key_has_signed_is_not_followed(
     followed: FollowedModel, shelf: Shelf, tmp_path: Path
 ) -> None:
     entry = shelf.registry.entries()[-1]
-    place = Path(shelf.registry.stores.objects) / ledger_key("toy", entry.sequence + 1)
+    path = Path(shelf.registry.stores.objects) / ledger_key("toy", entry.sequence + 1)
     private, public = tmp_path / "other" / "key.pem", tmp_path / "other" / "key.pub"
     make_key(private, public)
     forged = entry_statement(replace(entry, sequence=entry.sequence + 1))
-    place.write_bytes(sign_statement(forged, open_signer(str(private))))
+    path.write_bytes(sign_statement(forged, open_signer(str(private))))
     stays(followed, shelf, "is not verified: expected a signature by a trusted key")
-    place.unlink()
+    path.unlink()
     assert followed.look().is_current
 
 
 def test_an_alias_that_is_gone_changes_nothing(followed: FollowedModel, shelf: Shelf) -> None:
     entry = shelf.registry.entries()[-1]
-    without = {name: held for name, held in entry.aliases.items() if name != "production"}
+    without = {name: pointer for name, pointer in entry.aliases.items() if name != "production"}
     bare = replace(entry, sequence=entry.sequence + 1, aliases=without)
-    place = Path(shelf.registry.stores.objects) / ledger_key("toy", bare.sequence)
-    place.write_bytes(sign_statement(entry_statement(bare), open_signer(shelf.registry.key.uri)))
+    path = Path(shelf.registry.stores.objects) / ledger_key("toy", bare.sequence)
+    path.write_bytes(sign_statement(entry_statement(bare), open_signer(shelf.registry.key.uri)))
     stays(followed, shelf, "toy@production is not registered")
 
 
@@ -284,7 +284,7 @@ def test_a_disk_that_is_full_changes_nothing_until_there_is_room(
     assert followed.look().version == version
 
 
-def test_a_folder_for_what_is_pulled_that_is_gone_is_told(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_folder_for_what_is_pulled_that_is_gone_is_reported(shelf: Shelf, tmp_path: Path) -> None:
     (tmp_path / "pulls").mkdir()
     options = {"every_s": HOURS, "folder": tmp_path / "pulls"}
     with handoff.follow("toy@production", **options) as followed:  # type: ignore[arg-type]

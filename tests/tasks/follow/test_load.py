@@ -13,7 +13,7 @@ import handoff
 from handoff.tasks.follow import following
 from tests.tasks.built_release import BuiltRelease
 from tests.tasks.follow.load import loaded, spoilers
-from tests.tasks.follow.versions import QUICK_TRIER, crashing_library, shelf_of
+from tests.tasks.follow.versions import QUICK_PLAN, crashing_library, shelf_of
 from tests.tasks.registry.registering import some_registry
 
 
@@ -24,7 +24,7 @@ def test_eight_threads_get_whole_answers_over_take_overs_and_broken_releases(
     registry = some_registry(tmp_path)
     monkeypatch.setenv("HANDOFF_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HANDOFF_STORE", registry.stores.objects)
-    monkeypatch.setattr(following, "_TRIER", QUICK_TRIER)
+    monkeypatch.setattr(following, "_TRY_RELEASE_PLAN", QUICK_PLAN)
     shelf = shelf_of(registry, built_release)
     shelf.release(1.0)
     spoil = spoilers(shelf, crashing_library(tmp_path))

@@ -22,18 +22,18 @@ def registry(
     """A registry in S3 with a version in production."""
     for name, value in s3_environment.items():
         monkeypatch.setenv(name, value)
-    made = some_registry(tmp_path, "s3://models/followed")
-    made.promote(made.release())
-    return made
+    registry = some_registry(tmp_path, "s3://models/followed")
+    registry.promote(registry.release())
+    return registry
 
 
-def counted(alias: Alias) -> list[str]:
+def record_requests(alias: Alias) -> list[str]:
     """Return a list that names each request to S3 from now on."""
-    asked: list[str] = []
+    requests: list[str] = []
     assert isinstance(alias.releases.store, S3Store)
     events: Any = alias.releases.store.bucket.client.meta.events
-    events.register("before-send.s3", lambda event_name, **_: asked.append(event_name))
-    return asked
+    events.register("before-send.s3", lambda event_name, **_: requests.append(event_name))
+    return requests
 
 
 @pytest.mark.server
@@ -42,15 +42,15 @@ def test_a_look_at_s3_that_finds_nothing_new_is_one_request(
 ) -> None:
     alias = Alias(registry.stores, registry.releases.trust, "toy", "production")
     first = alias.look()
-    asked = counted(alias)
+    requests = record_requests(alias)
     for _ in range(5):
         assert alias.look() == first
-    assert asked == ["before-send.s3.ListObjectsV2"] * 5
+    assert requests == ["before-send.s3.ListObjectsV2"] * 5
     registry.promote(registry.release("2026-11-22T00:00:00+00:00"))
     assert alias.look().version == 2
     registry.roll_back()
     assert alias.look().version == 1
-    # A store that hides what was there is found out, and goes on being told of.
+    # A store that hides what was there is found out, and goes on being reported.
     alias.releases.store.remove(ledger_key("toy", registry.entries()[-1].sequence))
     with pytest.raises(PackageRefused, match="toy's ledger went back"):
         alias.look()
@@ -58,7 +58,7 @@ def test_a_look_at_s3_that_finds_nothing_new_is_one_request(
         alias.look()
 
 
-def test_a_folder_that_is_away_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_away_is_reported(tmp_path: Path) -> None:
     registry = some_registry(tmp_path)
     registry.promote(registry.release())
     stores = replace(registry.stores, seen=tmp_path / "seen" / "own.json")

@@ -1,6 +1,6 @@
 """Versions of one recommender for tests: its code compiled once, its last layer's weights changed.
 
-Version `k` of a shelf multiplies the scores of the first by a number, so that an answer tells which
+Version `k` of a shelf multiplies the scores of the first by a number, so that an answer shows which
 version gave it.
 """
 
@@ -25,7 +25,7 @@ from tests.tasks.registry.registering import SomeRegistry
 
 # Forked from what has imported torch; the product's own imports it for each version, so that a
 # serving process keeps no fork server beside it.
-QUICK_TRIER = ProcessPlan("try-release", preload=("intake.step",))
+QUICK_PLAN = ProcessPlan("try-release", preload=("intake.step",))
 _CRASHES = """
 __attribute__((constructor)) static void crash(void) { *(volatile int *)0 = 1; }
 """
@@ -68,9 +68,9 @@ class Shelf:
         instead, and `changes` are its manifest's.
         """
         manifest, folder = self.write(factor, golden or factor, library)
-        made = replace(manifest, **changes)  # type: ignore[arg-type]
-        (folder / "manifest.json").write_bytes(made.to_bytes())
-        version = self.registry.register(made, folder).version
+        manifest = replace(manifest, **changes)  # type: ignore[arg-type]
+        (folder / "manifest.json").write_bytes(manifest.to_bytes())
+        version = self.registry.register(manifest, folder).version
         if promoted:
             self.promote(version)
         return version
@@ -82,9 +82,9 @@ class Shelf:
         number = len(list(self.registry.root.iterdir()))
         folder, slug = self.registry.root / f"version-{number}", self.built.slug
         (folder / slug).mkdir(parents=True)
-        whole = library or scaled(self.built.package / "model.so", self.module, factor)
-        (folder / slug / "model.so").write_bytes(whole)
-        archive = archived(self.built.package / "model.pt2", whole)
+        library = library or scaled(self.built.package / "model.so", self.module, factor)
+        (folder / slug / "model.so").write_bytes(library)
+        archive = archived(self.built.package / "model.pt2", library)
         (folder / slug / "model.pt2").write_bytes(archive)
         inputs = {f"0/inputs/{name}": tensor for name, tensor in self.inputs.items()}
         examples = folder / "examples.safetensors"
@@ -93,13 +93,13 @@ class Shelf:
         files = [
             file_of(folder, file.path) for file in record.files
         ]  # fmt: skip
-        made = replace(
+        manifest = replace(
             self.built.manifest,
             targets=(replace(record, files=tuple(files)),),
             files=(file_of(folder, examples.name),),
             created=f"2026-11-{1 + number % 28:02}T00:00:00+00:00",
         )
-        return made, folder
+        return manifest, folder
 
 
 def file_of(folder: Path, path: str) -> PackageFile:

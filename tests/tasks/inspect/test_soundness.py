@@ -57,7 +57,7 @@ class DropsOut(Base):
 
 
 class Attends(Base):
-    """Uses operators that can draw and are told not to."""
+    """Uses operators that can draw and are asked not to."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = functional.dropout(x, 0.5, self.training).view(-1, 1, 4, 4)
@@ -193,7 +193,7 @@ def test_a_careless_habit_is_named_with_its_line(
 
 
 @pytest.mark.parametrize(
-    ("module", "code", "severity", "told"),
+    ("module", "code", "severity", "message"),
     [
         (NormOnTop(), "assumed-evaluation-mode", "limit", "norm.*never seen a batch"),
         (Dead(), "unmoved-output", "limit", "0 everywhere"),
@@ -204,13 +204,13 @@ def test_a_careless_habit_is_named_with_its_line(
     ],
 )
 def test_a_careless_habit_is_named(
-    module: nn.Module, code: str, severity: str, told: str, tmp_path: Path
+    module: nn.Module, code: str, severity: str, message: str, tmp_path: Path
 ) -> None:
     import re
 
     finding = find(judge(tmp_path, module.eval(), golden=()), code)
     assert finding.severity == severity
-    assert re.search(told, finding.message)
+    assert re.search(message, finding.message)
 
 
 class Neighbours(nn.Module):
@@ -245,7 +245,7 @@ def test_what_golden_outputs_prove_is_no_finding(kind: type[nn.Module], tmp_path
     assert {finding.code for finding in result.findings} <= {"lineage-incomplete"}
 
 
-def test_golden_outputs_of_training_mode_are_told_from_wrong_weights(tmp_path: Path) -> None:
+def test_golden_outputs_of_training_mode_differ_from_wrong_weights(tmp_path: Path) -> None:
     model = NormOnTop().train()
     golden = model(X * 3.0 + 1.0).detach()
     x = X * 3.0 + 1.0

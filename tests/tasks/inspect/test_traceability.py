@@ -123,8 +123,8 @@ def judge_up_to(tmp_path: Path, largest: int) -> TraceabilityResult:
 def test_the_size_from_which_on_the_model_fails_is_found(largest: int, tmp_path: Path) -> None:
     (finding,) = judge_up_to(tmp_path, largest).findings
     assert (finding.code, finding.severity) == ("size-beyond-model", "unsound")
-    told = f"batch is declared up to {largest}, and the model runs up to 40: at 41 it fails"
-    assert told in finding.message
+    message = f"batch is declared up to {largest}, and the model runs up to 40: at 41 it fails"
+    assert message in finding.message
     assert "{'batch': (1, 40)}" in finding.remedy
     assert "While executing" not in finding.message
     line = int(finding.where.removeprefix("module.py:"))
@@ -158,7 +158,7 @@ def test_an_input_that_is_changed_in_place_limits_the_release(tmp_path: Path) ->
     assert codes(result, "limit") == {"changes-input"}
 
 
-def test_a_random_operator_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_random_operator_is_reported_with_its_line(tmp_path: Path) -> None:
     result = judge(tmp_path, Noise().eval())
     (finding,) = [f for f in result.findings if f.code == "not-repeatable"]
     line = int(finding.where.removeprefix("module.py:"))
@@ -194,8 +194,8 @@ def _run_twice_in_threads(tmp_path: Path, module: torch.nn.Module) -> set[tuple[
     return {(finding.code, finding.severity) for finding in found}
 
 
-def test_sums_in_any_order_are_told_and_refuse_nothing(tmp_path: Path) -> None:
-    # By luck the threads may agree, and then there is nothing to tell.
+def test_sums_in_any_order_are_reported_and_refuse_nothing(tmp_path: Path) -> None:
+    # By luck the threads may agree, and then there is nothing to report.
     assert _run_twice_in_threads(tmp_path, Accumulates()) <= {("sums-in-any-order", "note")}
 
 
@@ -241,7 +241,7 @@ def test_an_input_that_nothing_uses_limits_the_release(tmp_path: Path) -> None:
     assert "the input y " in finding.message
 
 
-def test_an_example_that_fails_is_a_finding_and_told_once(tmp_path: Path) -> None:
+def test_an_example_that_fails_is_a_finding_and_reported_once(tmp_path: Path) -> None:
     inputs = {"x": torch.randn(6, 16)}
     folder = write_delivery(
         tmp_path / "delivery", BatchInView().eval(), inputs, golden=(torch.zeros(6, 4),)

@@ -130,9 +130,9 @@ def _try(folder: Path, watch: Watch) -> str:
 
 def _holds_mark(loaded: LoadedDelivery) -> bool:
     nodes = loaded.module.graph.nodes
-    told = [loaded.module.code, *loaded.module.state_dict()]
-    told += [f"{node.target} {node.args} {node.kwargs} {node.meta}" for node in nodes]
-    marked = [text for text in told if MARK in text]
+    texts = [loaded.module.code, *loaded.module.state_dict()]
+    texts += [f"{node.target} {node.args} {node.kwargs} {node.meta}" for node in nodes]
+    marked = [text for text in texts if MARK in text]
     for text in marked:
         print(f"read: {text}", file=sys.stderr)
     return bool(marked)

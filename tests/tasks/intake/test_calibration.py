@@ -52,7 +52,7 @@ def test_batches_come_in_order_of_any_declared_size(tmp_path: Path) -> None:
         (batch(2, 3), "numbered from 0"),
     ],
 )
-def test_what_does_not_fit_the_contract_is_told_by_the_files_name(
+def test_what_does_not_fit_the_contract_is_reported_by_the_files_name(
     changes: dict[str, torch.Tensor], match: str, tmp_path: Path
 ) -> None:
     save_file(batch(0, 2) | changes, tmp_path / CALIBRATION_FILE)
@@ -61,7 +61,7 @@ def test_what_does_not_fit_the_contract_is_told_by_the_files_name(
     assert caught.value.where == CALIBRATION_FILE
 
 
-def test_a_damaged_file_and_too_many_batches_are_told(
+def test_a_damaged_file_and_too_many_batches_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / CALIBRATION_FILE).write_bytes(b"\x09\0\0\0\0\0\0\0{")

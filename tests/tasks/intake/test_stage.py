@@ -78,7 +78,7 @@ def test_refuses_a_pipe_without_waiting_for_it(delivery: Path) -> None:
     refuse(delivery, "norm.pt is not a plain file")
 
 
-def test_a_file_that_this_user_may_not_read_is_told_with_what_helps(
+def test_a_file_that_this_user_may_not_read_is_reported_with_what_helps(
     delivery: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = os.open
@@ -120,7 +120,7 @@ def test_refuses_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("when", ["listed", "seen"])
-def test_a_file_that_vanishes_while_it_is_copied_is_told(
+def test_a_file_that_vanishes_while_it_is_copied_is_reported(
     delivery: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     real: Any = os.listdir if when == "listed" else os.stat
@@ -132,9 +132,11 @@ def test_a_file_that_vanishes_while_it_is_copied_is_told(
         return found
 
     monkeypatch.setattr(os, "listdir" if when == "listed" else "stat", then_gone)
-    with pytest.raises(DeliveryUnreadable, match=r"norm\.pt.* changed while it was copied") as told:
+    with pytest.raises(
+        DeliveryUnreadable, match=r"norm\.pt.* changed while it was copied"
+    ) as caught:
         stage(delivery, delivery.parent / "staging")
-    assert "Wait until the delivery is complete" in told.value.remedy
+    assert "Wait until the delivery is complete" in caught.value.remedy
 
 
 def test_files_that_come_and_go_while_they_are_copied_end_in_a_sentence(delivery: Path) -> None:

@@ -39,16 +39,16 @@ def test_names_the_class_of_the_team_s_own_that_a_file_holds(folder: Path) -> No
 
 
 @pytest.mark.parametrize("odd", [b"a\tb", b"\x1b[2J", "\u202e".encode(), b"x" * 10_000])
-def test_a_name_that_a_file_holds_is_told_in_one_printable_line(folder: Path, odd: bytes) -> None:
+def test_a_name_that_a_file_holds_is_shown_in_one_printable_line(folder: Path, odd: bytes) -> None:
     rewrite_pickle(
         folder / "norm.pt",
         lambda data: data.replace(b"torch.nn.modules.normalization", b"gates").replace(
             b"LayerNorm", odd, 1
         ),
     )
-    told = str(refuse(folder, r"norm\.pt"))
-    assert told.isprintable()
-    assert len(told) < 1000
+    message = str(refuse(folder, r"norm\.pt"))
+    assert message.isprintable()
+    assert len(message) < 1000
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def shown_of(folder: Path) -> str:
 
 
 def names_of(module: torch.fx.GraphModule) -> str:
-    """Return all that a compiler could be told of the module."""
+    """Return all that a compiler could learn of the module."""
     nodes = [f"{n.op} {n.name} {n.target} {n.args} {n.kwargs} {n.meta}" for n in module.graph.nodes]
     return "\n".join([module.code, *module.state_dict(), *map(str, module.modules()), *nodes])
 
