@@ -89,7 +89,7 @@ def reachable(host: str) -> str:
 
 
 def is_any(host: str) -> bool:
-    """Tell whether a server on `host` listens on every address of this machine."""
+    """Return whether a server on `host` listens on every address of this machine."""
     return host in ("0.0.0.0", "::")  # noqa: S104 - compared, not listened on
 
 

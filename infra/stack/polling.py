@@ -2,7 +2,7 @@
 
 Before each job, unless it did so within a minute, it looks at what may have changed since it began
 (`infra.stack.preflight`). Where that fails it takes no job, lets those that it has end, and leaves
-its pool, which the server is told with the reason. It is back as soon as all is proved again.
+its pool, and reports the reason to the server. It is back as soon as all is proved again.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ class ProvingWorker(ProcessWorker):
             self._at_work -= 1
 
     async def _was_handed_back(self, flow_run: FlowRun) -> bool:
-        """Tell whether the run went back to its pool (`flows.rescheduling`) since it was taken."""
-        taken = flow_run.state.timestamp if flow_run.state else None
+        """Return whether the run was given back to its pool (`flows.rescheduling`) since."""
+        taken_at = flow_run.state.timestamp if flow_run.state else None
         try:
             states = await self.client.read_flow_run_states(flow_run.id)
         except httpx.HTTPError:
             return False
         return any(
-            state.name == "AwaitingRetry" and (taken is None or state.timestamp > taken)
+            state.name == "AwaitingRetry" and (taken_at is None or state.timestamp > taken_at)
             for state in states
         )
 

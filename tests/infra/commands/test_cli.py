@@ -194,7 +194,7 @@ def test_doctor_says_who_is_notified_once_there_is_a_prefect_server(
     for name in ("HANDOFF_NOTIFY", "HANDOFF_FORGE"):
         monkeypatch.delenv(name, raising=False)
     nobody = "nobody, of a refused release or a bad night"
-    assert doctor._notified(read_settings()).found == nobody
+    assert doctor._notifications(read_settings()).found == nobody
 
 
 def test_doctor_misses_a_compiler_that_is_not_there(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def process(training: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def lent(training: Path, process: StepProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the command, called here, use that process and not end it: one takes seconds to start."""
     monkeypatch.chdir(training)
-    monkeypatch.setattr(deliver_command, "_process", lambda: nullcontext(process))
+    monkeypatch.setattr(deliver_command, "_open_process", lambda: nullcontext(process))
 
 
 def deliver(training: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -126,16 +126,18 @@ def test_a_second_machine_is_asked_for_the_stores_of_its_stack_by_name(
     monkeypatch.delenv("HANDOFF_STORE", raising=False)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(EnvironmentLacking, match="Set HANDOFF_STORE and MLFLOW_TRACKING_URI as"):
-        preflight._named(BUILD_POOL, read_settings())
+        preflight._require_named_stores(BUILD_POOL, read_settings())
     with pytest.raises(EnvironmentLacking, match="Set HANDOFF_STORE as"):
-        preflight._named("handoff-cuda-sm90", read_settings())
+        preflight._require_named_stores("handoff-cuda-sm90", read_settings())
     monkeypatch.setenv("HANDOFF_STORE", "s3://models/releases")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.example.org:5000")
-    assert preflight._named(BUILD_POOL, read_settings()) == "the stack's"
+    assert preflight._require_named_stores(BUILD_POOL, read_settings()) == "the stack's"
     # On the stack's own machine the home's own stores are the stack's.
     monkeypatch.delenv("HANDOFF_STORE")
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
-    assert preflight._named(BUILD_POOL, read_settings()) == "of a stack on this machine"
+    assert (
+        preflight._require_named_stores(BUILD_POOL, read_settings()) == "of a stack on this machine"
+    )
 
 
 def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

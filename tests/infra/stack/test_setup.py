@@ -13,11 +13,11 @@ from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.infra.stack.layout import Choices, StackLayout
 from handoff.infra.stack.setup import (
     Setup,
+    describe_setup,
     differences,
     read_setup,
     settings_of,
     settle,
-    told,
     write_setup,
 )
 
@@ -124,10 +124,10 @@ def test_places_mean_the_same_in_another_folder(shell: pytest.MonkeyPatch, tmp_p
 
 
 def test_what_was_kept_is_told_without_its_secrets() -> None:
-    words = told(setup_of({**S3, **LOGIN}, host="10.0.0.7", builds=None, sqlite=False))
+    words = describe_setup(setup_of({**S3, **LOGIN}, host="10.0.0.7", builds=None, sqlite=False))
     assert words == "store s3://models/handoff, 4 more settings, --host 10.0.0.7"
     url = {"HANDOFF_STORE": "s3://user:must-not-be-told@models/x"}
-    assert "must-not-be-told" not in told(setup_of(url))
+    assert "must-not-be-told" not in describe_setup(setup_of(url))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"choices": 3, "settings": {}}', '{"choices": {}}'])
