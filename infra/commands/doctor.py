@@ -302,7 +302,7 @@ def _spool(settings: Settings) -> Iterator[Check]:
     from handoff.infra.triggers.spool import Spool
 
     spool = Spool(settings.home)
-    waiting, aside = spool.waiting(), spool.set_aside()
+    waiting, aside = spool.list_waiting(), spool.list_set_aside()
     if waiting:
         many = "1 commit waits" if len(waiting) == 1 else f"{len(waiting)} commits wait"
         yield Check(

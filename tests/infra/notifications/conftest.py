@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from handoff.infra.triggers.arrival import Arrival
-from handoff.infra.triggers.posting import Posted, Poster
+from handoff.infra.triggers.posting import PostedRun, Poster
 from tests.infra.notifications.receivers import TOKEN, Receiver, receiving
 from tests.infra.triggers.conftest import deployed_server
 from tests.limits import LIMIT_S
@@ -69,7 +69,7 @@ class Releases:
     client: Any
     repository: str
 
-    def post(self, model: str = "", commit: str = "") -> Posted:
+    def post(self, model: str = "", commit: str = "") -> PostedRun:
         model = model or f"toy-{uuid.uuid4().hex[:8]}"
         commit = commit or (uuid.uuid4().hex * 2)[:40]
         arrival = Arrival(f"/data/{model}", model, self.repository, commit, "ada@github")

@@ -13,15 +13,20 @@ import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking, StoreFailed, UsageProblem
 from handoff.artifacts.night import LOST, Night, NightRow
-from handoff.infra.notifications.events import EventReader, Wants, with_set_aside, worker_notice
+from handoff.infra.notifications.events import (
+    EventReader,
+    NotificationKinds,
+    add_rejected,
+    worker_notice,
+)
 from handoff.infra.notifications.outbox import Memory, Message
 from handoff.infra.triggers.arrival import Arrival
-from handoff.infra.triggers.posting import Posted
+from handoff.infra.triggers.posting import PostedRun
 from handoff.infra.triggers.spool import Spool
 from tests.infra.notifications.conftest import Releases
 from tests.served_stack import wait_until
 
-BOTH = Wants(messages=True, statuses=True)
+BOTH = NotificationKinds(messages=True, statuses=True)
 REFUSED = "Flow run encountered an exception: DeliveryUnsound: the model draws random numbers: " \
     "expected none, got torch.rand_like. Take it out"  # fmt: skip
 pytestmark = pytest.mark.server
@@ -31,7 +36,9 @@ def no_night(_: str) -> Night | None:
     return None
 
 
-def looker(client: Any, wants: Wants = BOTH, **options: Any) -> tuple[EventReader, Memory]:
+def looker(
+    client: Any, wants: NotificationKinds = BOTH, **options: Any
+) -> tuple[EventReader, Memory]:
     """Return what looks, with what it remembers of a first look."""
     found = EventReader(client, wants, options.pop("read_night", no_night), **options)
     return found, found.look(Memory(), time.time())
@@ -116,7 +123,7 @@ def test_other_ends_are_what_they_are(
 
 
 def test_a_crash_is_told_only_when_nothing_takes_its_place(client: Any, releases: Releases) -> None:
-    look, before = looker(client, Wants(messages=True, statuses=False))
+    look, before = looker(client, NotificationKinds(messages=True, statuses=False))
     repeated, given_up = releases.post(), releases.post()
     for one in (repeated, given_up):
         releases.end(one.id, "Crashed", "killed")
@@ -241,17 +248,17 @@ def test_a_commit_that_the_server_refuses_for_good_is_told_once(tmp_path: Path) 
     spool.keep(Arrival("/data/toy", "toy", commit="a" * 40), "queue")
     spool.keep(Arrival("/data/fine", "fine", commit="b" * 40), "queue")
 
-    def post(arrival: Arrival, _: Any) -> Posted:
+    def post(arrival: Arrival, _: Any) -> PostedRun:
         if arrival.model == "toy":
             raise UsageProblem("the server refuses the run", expected="a", got="b", remedy="c")
-        return Posted("quick-fox", uuid.UUID(int=1), "Scheduled", True, 1, "http://x")
+        return PostedRun("quick-fox", uuid.UUID(int=1), "Scheduled", True, 1, "http://x")
 
     spool.deliver(post)
-    told = with_set_aside(Memory(), spool.set_aside(), 1.0)
+    told = add_rejected(Memory(), spool.list_set_aside(), 1.0)
     (message,) = told.messages
     assert message.title == f"Handoff: toy {'a' * 12} can't be released"
     assert message.text == "the server refuses the run: expected a, got b. C"
-    assert with_set_aside(told, spool.set_aside(), 9e9).messages == told.messages
+    assert add_rejected(told, spool.list_set_aside(), 9e9).messages == told.messages
 
 
 def test_a_server_that_isnt_there_is_a_sentence() -> None:

@@ -7,7 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.infra.notifications.forge import CommitStatus, Forge, NotNow, make_forge, shortened
+from handoff.infra.notifications.forge import (
+    CommitStatus,
+    Forge,
+    TemporarilyUnavailable,
+    make_forge,
+    shorten,
+)
 from tests.infra.notifications.receivers import COMMIT, TOKEN, Receiver, receiving
 
 
@@ -117,12 +123,12 @@ def test_what_was_refused_is_tried_again_where_that_may_help(
     receiver.answers = [(status_code, headers, f'{{"message": "no, {TOKEN}"}}')]
     with pytest.raises(EnvironmentLacking, match=f"got HTTP {status_code}: ") as caught:
         make_forge("github", receiver.url, TOKEN).post(status())
-    assert isinstance(caught.value, NotNow) == is_passing
+    assert isinstance(caught.value, TemporarilyUnavailable) == is_passing
     assert TOKEN not in str(caught.value)
 
 
 def test_a_server_that_isnt_there_is_tried_again() -> None:
-    with pytest.raises(NotNow, match="got ConnectError"):
+    with pytest.raises(TemporarilyUnavailable, match="got ConnectError"):
         make_forge("github", "http://127.0.0.1:9", TOKEN).post(status())
 
 
@@ -159,6 +165,6 @@ def test_the_token_is_not_shown() -> None:
 
 
 def test_text_is_cut_at_a_word_and_what_cant_be_printed_is_written_out() -> None:
-    assert shortened("one two three", 12) == "one two..."
-    assert shortened("one two", 7) == "one two"
-    assert shortened("a\x1b[31m", 99) == "a\\x1b[31m"
+    assert shorten("one two three", 12) == "one two..."
+    assert shorten("one two", 7) == "one two"
+    assert shorten("a\x1b[31m", 99) == "a\\x1b[31m"

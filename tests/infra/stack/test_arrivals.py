@@ -87,18 +87,18 @@ def test_they_run_with_the_stack_come_back_when_killed_and_are_left_out_when_swi
         )  # fmt: skip
         assert up.returncode == 0, up.stderr
         services = {one["service"]: one for one in json.loads(up.stdout)["services"]}
-        added = ("webhook", "watch-1", "metrics")
-        assert {services[name]["state"] for name in added} == {"healthy"}
-        for name in added:
+        restarted = ("webhook", "watch-1", "metrics")
+        assert {services[name]["state"] for name in restarted} == {"healthy"}
+        for name in restarted:
             os.kill(services[name]["process"], signal.SIGKILL)
         wait_until("all healthy again", lambda: home.run("status").returncode == 0)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
             assert answer.status == 200
         with urllib.request.urlopen(f"http://127.0.0.1:{figures}/metrics", timeout=30) as answer:
-            describe_setup = answer.read().decode()
+            text = answer.read().decode()
         for source in ("prefect", "store", "store_use", "home"):
-            assert f'handoff_source_up{{source="{source}"}} 1.0' in describe_setup
-        assert 'handoff_workers_online{pool="handoff-build"} 1.0' in describe_setup
+            assert f'handoff_source_up{{source="{source}"}} 1.0' in text
+        assert 'handoff_workers_online{pool="handoff-build"} 1.0' in text
         own = services["prefect"]["address"] + "/api/metrics"
         with urllib.request.urlopen(own, timeout=30) as answer:
             assert b"# HELP" in answer.read()

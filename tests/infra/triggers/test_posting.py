@@ -16,7 +16,7 @@ from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.infra.settings import read_settings
 from handoff.infra.triggers.arrival import Arrival
 from handoff.infra.triggers.notify import exit_code, read_arrival, wait_for_end
-from handoff.infra.triggers.posting import Posted, Poster, open_poster
+from handoff.infra.triggers.posting import PostedRun, Poster, open_poster
 from tests.infra.triggers.conftest import Handoff, deploy
 from tests.limits import LIMIT_S
 from tests.prefect_server import free_port, prefect_server
@@ -37,7 +37,7 @@ def arrived(model: str = "", commit: str = "") -> Arrival:
     return Arrival(f"s3://models/in/{model}", model, "https://host/r", commit, "me@here")
 
 
-def end(client: Any, posted: Posted, state: str, message: str = "") -> None:
+def end(client: Any, posted: PostedRun, state: str, message: str = "") -> None:
     from prefect import states
 
     ended = getattr(states, state)(message=message)
@@ -111,7 +111,7 @@ def test_of_eight_who_post_one_commit_at_once_one_makes_the_run(prefect_api: str
 
     arrival = arrived()
 
-    def post(_: int) -> Posted:
+    def post(_: int) -> PostedRun:
         with SyncPrefectClient(prefect_api) as own:
             return Poster(own).post(arrival)
 
@@ -258,7 +258,7 @@ def test_without_a_server_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_the_exit_code_of_a_run_is_that_of_its_refusal(state: str, message: str, code: int) -> None:
-    assert exit_code(Posted("n", uuid.uuid4(), state, True, 1, "a", message)) == code
+    assert exit_code(PostedRun("n", uuid.uuid4(), state, True, 1, "a", message)) == code
 
 
 @dataclass
@@ -267,7 +267,7 @@ class Changing(Poster):
 
     states: list[str]
 
-    def follow(self, posted: Posted) -> Posted:
+    def follow(self, posted: PostedRun) -> PostedRun:
         state = self.states.pop(0)
         if state == "away":
             raise EnvironmentLacking("away", expected="a", got="b", remedy="c")
@@ -290,7 +290,7 @@ def test_waiting_outlives_the_server_and_a_crash_that_is_repeated(
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    posted = Posted("n", uuid.UUID(int=1), "Scheduled", True, 1, "a")
+    posted = PostedRun("n", uuid.UUID(int=1), "Scheduled", True, 1, "a")
     away = bool("away" in states)
     assert wait_for_end(Changing(states), posted, quiet=False).state == end
     assert ("handoff: away" in capsys.readouterr().err) == away
@@ -321,7 +321,7 @@ def test_notify_waits_for_the_end_and_ends_with_its_code(handoff: Handoff, clien
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(handoff, *said, "--wait")
         refusal = "Flow run encountered an exception: DeliveryUnsound: it is not: expected x"
-        posted = Posted(run["name"], uuid.UUID(run["id"]), "", True, 1, "")
+        posted = PostedRun(run["name"], uuid.UUID(run["id"]), "", True, 1, "")
         end(client, posted, "Failed", refusal)
         ended = waiting.result()
     assert ended.returncode == 2

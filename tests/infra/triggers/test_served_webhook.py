@@ -17,7 +17,7 @@ import pytest
 import uvicorn
 
 from handoff.infra.triggers.arrival import Arrival
-from handoff.infra.triggers.hooks import Guarded, Limits
+from handoff.infra.triggers.hooks import Limits, SourceWithSecret
 from handoff.infra.triggers.serving import BoundedConnection
 from handoff.infra.triggers.spool import Spool
 from handoff.infra.triggers.webhook import Webhook
@@ -81,10 +81,10 @@ def test_what_was_accepted_without_prefect_is_posted_once_after_a_kill(
         served.process.kill()
         served.process.wait()
     spool = Spool(tmp_path)
-    assert [one.arrival.commit for one in spool.waiting()] == commits
-    model = spool.waiting()[0].arrival.model
+    assert [one.arrival.commit for one in spool.list_waiting()] == commits
+    model = spool.list_waiting()[0].arrival.model
     with webhook(tmp_path, prefect_api, model=model) as served:
-        wait_until("all are posted", lambda: not spool.waiting(), 60)
+        wait_until("all are posted", lambda: not spool.list_waiting(), 60)
         # What was told before the kill is told again: there is its run already.
         status, told = served.post("/github", push(commits[0]), of_github(push(commits[0])))
         assert (status, told["runs"][0]["new"]) == (202, False)
@@ -119,7 +119,7 @@ def test_a_full_disk_is_said_in_a_sentence_and_with_room_it_is_accepted(tmp_path
                 ballast.unlink()
                 status, told = served.post("/github", push(), of_github(push()))
                 assert (status, len(told["kept"])) == (202, 1)
-            assert len(Spool(home).waiting()) == 2
+            assert len(Spool(home).list_waiting()) == 2
     except PermissionError as error:
         pytest.skip(f"nothing may be mounted here: {error}")
 
@@ -142,7 +142,7 @@ def test_one_address_cant_hold_all_connections(tmp_path: Path) -> None:
 def test_a_head_that_never_ends_is_waited_for_only_so_long() -> None:
     connection = type("Impatient", (BoundedConnection,), {"limit_s": 0.5})
     port = free_port()
-    application = Webhook((Guarded(OWN, SECRET),), Limits(), PostsKept()).application()
+    application = Webhook((SourceWithSecret(OWN, SECRET),), Limits(), PostsKept()).application()
     server = uvicorn.Server(
         uvicorn.Config(application, port=port, http=connection, log_level="error")
     )

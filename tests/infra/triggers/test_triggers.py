@@ -104,7 +104,7 @@ def test_a_push_goes_through_when_nobody_answers_and_is_made_up_for(
         is_waiting = (process.info["cmdline"] or [])[-3:] == ["notify", "--kept", "--wait"]
         if is_waiting and process.environ()["HANDOFF_HOME"] == str(tmp_path / "home"):
             process.kill()
-    assert [one.arrival.commit for one in Spool(tmp_path / "home").waiting()] == commits
+    assert [one.arrival.commit for one in Spool(tmp_path / "home").list_waiting()] == commits
     ended = handoff("notify", "--kept", HANDOFF_HOME=str(tmp_path / "home"))
     assert (ended.returncode, ended.stdout.strip()) == (0, "2 posted, 0 wait"), ended.stderr
     runs = runs_of(client, model)
