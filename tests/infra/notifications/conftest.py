@@ -1,4 +1,4 @@
-"""A Prefect server with the deployments that people are told of, and a block that tells."""
+"""A Prefect server with the deployments that people hear of, and a block that notifies."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def releases(client: Any, forge: Receiver) -> Releases:
     return Releases(client, f"{forge.url}/team/toy")
 
 
-Tell = Callable[..., "subprocess.CompletedProcess[str]"]
+RunTell = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def environment(api: str, block: str, forge: Receiver, tmp_path: Path) -> dict[s
 
 
 @pytest.fixture
-def tell(environment: dict[str, str]) -> Tell:
+def run_tell(environment: dict[str, str]) -> RunTell:
     """The command line, as the stack runs it."""
 
     def run(*arguments: str, **changed: str) -> subprocess.CompletedProcess[str]:

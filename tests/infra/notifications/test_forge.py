@@ -60,11 +60,11 @@ def test_a_long_sentence_is_cut_to_the_apis_length(
     forge.post(status(text="The output logits\nis wrong: " + "expected the same, " * 40))
     forge.post(status(text="a" * 1000))
     forge.post(status(text="b" * most))
-    told = [one.body["description"] for one in receiver.came]
-    assert most // 2 < len(told[0]) <= most
-    assert told[0].startswith("The output logits is wrong: expected")
-    assert told[0].endswith("...")
-    assert (len(told[1]), told[2]) == (most, "b" * most)
+    descriptions = [one.body["description"] for one in receiver.came]
+    assert most // 2 < len(descriptions[0]) <= most
+    assert descriptions[0].startswith("The output logits is wrong: expected")
+    assert descriptions[0].endswith("...")
+    assert (len(descriptions[1]), descriptions[2]) == (most, "b" * most)
 
 
 def test_a_link_that_isnt_one_is_left_out(receiver: Receiver) -> None:
@@ -141,7 +141,7 @@ def test_gitlabs_word_that_it_is_pending_already_is_no_failure(receiver: Receive
 
 
 @pytest.mark.parametrize(
-    ("kind", "url", "token", "told"),
+    ("kind", "url", "token", "message"),
     [
         ("bitbucket", "", TOKEN, "one of github, gitlab, gitea"),
         ("gitea", "", TOKEN, "expected https://HOST"),
@@ -152,9 +152,9 @@ def test_gitlabs_word_that_it_is_pending_already_is_no_failure(receiver: Receive
     ],
 )
 def test_settings_that_cant_be_are_a_sentence_without_the_token(
-    kind: str, url: str, token: str, told: str
+    kind: str, url: str, token: str, message: str
 ) -> None:
-    with pytest.raises(UsageProblem, match=told) as caught:
+    with pytest.raises(UsageProblem, match=message) as caught:
         make_forge(kind, url, token)
     assert TOKEN not in str(caught.value)
     assert "pw" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""What is to be told: one message an hour of a subject, a digest of the rest, and nothing lost."""
+"""What is to be sent: one message an hour of a subject, a digest of the rest, and nothing lost."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Receiver:
             raise self.error
         self.took.append((title, text))
 
-    def post(self, told: CommitStatus) -> bool:
+    def post(self, commit_status: CommitStatus) -> bool:
         self.asked += 1
         if self.error:
             raise self.error
-        self.statuses.append(told)
+        self.statuses.append(commit_status)
         return True
 
 

@@ -85,8 +85,8 @@ def test_another_setting_is_refused_and_either_can_be_chosen(
     name: str, value: str, says: str, shell: pytest.MonkeyPatch
 ) -> None:
     kept = setup_of(S3)
-    for known, told_before in S3.items():
-        shell.setenv(known, told_before)
+    for known, setting in S3.items():
+        shell.setenv(known, setting)
     shell.setenv(name, value)
     with pytest.raises(UsageProblem) as refused:
         settle(Choices(), kept, None)
@@ -115,10 +115,8 @@ def test_access_keys_are_kept_for_a_store_in_s3_alone_and_temporary_ones_never()
 
 def test_places_mean_the_same_in_another_folder(shell: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shell.chdir(tmp_path)
-    told_there = settings_of(
-        {"HANDOFF_STORE": "a/../store", "HANDOFF_RECIPES": "r"}, tries_out=False
-    )
-    assert told_there == {
+    settings = settings_of({"HANDOFF_STORE": "a/../store", "HANDOFF_RECIPES": "r"}, tries_out=False)
+    assert settings == {
         "HANDOFF_STORE": str(tmp_path / "store"), "HANDOFF_RECIPES": str(tmp_path / "r"),
     }  # fmt: skip
 
@@ -131,7 +129,7 @@ def test_what_was_kept_is_told_without_its_secrets() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"choices": 3, "settings": {}}', '{"choices": {}}'])
-def test_a_file_that_is_none_is_told(text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_none_is_reported(text: str, tmp_path: Path) -> None:
     place = StackLayout(tmp_path)
     place.folder.mkdir()
     place.setup.write_text(text)

@@ -117,9 +117,9 @@ def test_machines_may_join_before_anything_was_released(
     assert running
     signing = json.loads(home.run("keys", "show", "--json").stdout)["signing"]
     shared = read_shared(f"http://127.0.0.1:{home.prefect_port}/api", _LOGIN)
-    (told,) = shared.trusted
-    assert public_key_of(told.encode(), "told").keyid == signing
-    assert shared.signs == told
+    (pem,) = shared.trusted
+    assert public_key_of(pem.encode(), "told").keyid == signing
+    assert shared.signs == pem
 
 
 @pytest.mark.server

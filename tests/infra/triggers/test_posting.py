@@ -1,4 +1,4 @@
-"""Posting: one commit is one run, however often and by how many at once it is told."""
+"""Posting: one commit is one run, however often and by how many at once it is announced."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def test_what_a_run_would_refuse_is_not_posted(wrong: dict[str, str], match: str
 
 def test_a_delivery_in_a_commit_is_of_that_commit() -> None:
     nothing = dict.fromkeys(("commit", "model", "repository", "by", "alias"), "")
-    told = read_arrival(f"git+https://host/r.git@{COMMIT}", **nothing)
-    assert (told.commit, told.repository) == (COMMIT, "https://host/r.git")
+    parsed = read_arrival(f"git+https://host/r.git@{COMMIT}", **nothing)
+    assert (parsed.commit, parsed.repository) == (COMMIT, "https://host/r.git")
     assert read_arrival("delivery", **nothing).delivery == str(Path.cwd() / "delivery")
 
 
@@ -306,11 +306,11 @@ def test_notify_tells_of_its_run_and_the_second_time_of_the_first(handoff: Hando
     first = handoff(*said)
     assert (first.returncode, first.stderr) == (0, "")
     assert f"posted {model} {commit[:12]}: run " in first.stdout
-    told = json.loads(handoff(*said, "--json").stdout)
-    assert (told["new"], told["key"]) == (False, f"release:{model}:{commit}")
+    answer = json.loads(handoff(*said, "--json").stdout)
+    assert (answer["new"], answer["key"]) == (False, f"release:{model}:{commit}")
     # A slow machine has let it wait for so long that Prefect calls it late.
-    assert told["state"] in {"Scheduled", "Late"}
-    assert told["id"] in first.stdout
+    assert answer["state"] in {"Scheduled", "Late"}
+    assert answer["id"] in first.stdout
 
 
 @pytest.mark.server

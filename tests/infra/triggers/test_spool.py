@@ -36,14 +36,14 @@ class Server:
         self.asked = 0
         self.fails: Callable[[Arrival], Exception | None] = lambda _: None
 
-    def post(self, told: Arrival, policy: Policy) -> PostedRun:
+    def post(self, posted: Arrival, policy: Policy) -> PostedRun:
         self.asked += 1
-        if error := self.fails(told):
+        if error := self.fails(posted):
             raise error
-        is_new = told.key not in self.runs
+        is_new = posted.key not in self.runs
         if is_new:
-            self.runs.append(told.key)
-        return PostedRun(told.key, uuid.UUID(int=1), "Scheduled", is_new, 1, "http://x")
+            self.runs.append(posted.key)
+        return PostedRun(posted.key, uuid.UUID(int=1), "Scheduled", is_new, 1, "http://x")
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_what_is_kept_is_posted_oldest_first_and_then_forgotten(
     assert spool.list_waiting() == ()
 
 
-def test_one_commit_waits_once_however_often_it_is_told(spool: Spool, server: Server) -> None:
+def test_one_commit_waits_once_however_often_it_is_announced(spool: Spool, server: Server) -> None:
     names = {spool.keep(arrival(1), "queue").name for _ in range(5)}
     assert len(names) == len(spool.list_waiting()) == 1
     spool.deliver(server.post)
@@ -113,7 +113,7 @@ def test_one_model_that_fails_holds_no_other_up_and_keeps_its_order(
 ) -> None:
     for number, model in enumerate(("bad", "bad", "good", "fine")):
         spool.keep(arrival(number, model), "queue")
-    server.fails = lambda told: AWAY if told.model == "bad" else None
+    server.fails = lambda each: AWAY if each.model == "bad" else None
     with pytest.raises(EnvironmentLacking, match="is away"):
         spool.deliver(server.post)
     assert [one.arrival.model for one in spool.list_waiting()] == ["bad", "bad"]
@@ -127,7 +127,7 @@ def test_what_is_refused_for_good_is_set_aside_with_the_reason(
 ) -> None:
     for number in (1, 2, 3):
         spool.keep(arrival(number), "queue")
-    server.fails = lambda told: REFUSED if told == arrival(2) else None
+    server.fails = lambda each: REFUSED if each == arrival(2) else None
     spool.deliver(server.post)
     assert server.runs == keys(1, 3)
     assert spool.list_waiting() == ()

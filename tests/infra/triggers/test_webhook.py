@@ -153,7 +153,7 @@ def test_githubs_redeliver_is_another_try_and_another_number_is_a_replay(
     other = {**headers, "x-github-delivery": "another"}
     assert served.post("/github", content=push(), headers=other).status_code == 200
     assert [one.commit for one in posts.arrived] == [COMMIT]
-    assert [one.commit for one in posts.told_again] == [COMMIT]
+    assert [one.commit for one in posts.retried] == [COMMIT]
     forged = {**headers, "x-hub-signature-256": "sha256=0"}
     assert served.post("/github", content=push(), headers=forged).status_code == 401
 

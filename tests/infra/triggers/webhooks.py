@@ -64,7 +64,7 @@ class PostsKept:
     error: Exception | None = None
     waits: bool = False
     keeps: bool = False
-    told_again: list[Arrival] = field(default_factory=list)
+    retried: list[Arrival] = field(default_factory=list)
 
     async def post(
         self, arrival: Arrival, policy: Policy, *, limit_s: float
@@ -75,7 +75,7 @@ class PostsKept:
         return await self._answer()
 
     async def retry(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> PostedRun:
-        self.told_again.append(arrival)
+        self.retried.append(arrival)
         return await self._answer()
 
     async def _answer(self) -> PostedRun:
