@@ -45,9 +45,9 @@ class Night:
     cron: str | None = None
     time_zone: str | None = None
 
-    def schedule(self, held: Schedule | None) -> Schedule:
-        """Return the schedule that this means, where the server has `held` so far."""
-        before = held or Schedule(_FIRST_CRON, _local_time_zone())
+    def schedule(self, current: Schedule | None) -> Schedule:
+        """Return the schedule that this means, where the server has `current` so far."""
+        before = current or Schedule(_FIRST_CRON, _local_time_zone())
         return Schedule(self.cron or before.cron, self.time_zone or before.time_zone)
 
 
@@ -84,9 +84,9 @@ def deploy(
     prepare_prefect(settings)
     declared = deployments(first, targets)
     with told_in_sentences("the deployments", "what it can hold", "Then run it again"):
-        held = apply(declared, notify, night, resets=resets, in_pods=in_pods)
+        deployed = apply(declared, notify, night, resets=resets, in_pods=in_pods)
     share_settings(settings, prefect_login(), os.environ)
-    _print_deployments(declared, held, settings.prefect_api, as_json=as_json)
+    _print_deployments(declared, deployed, settings.prefect_api, as_json=as_json)
 
 
 def _require_pool(target: str) -> None:
@@ -107,7 +107,7 @@ def _require_pool(target: str) -> None:
 
 
 def _print_deployments(
-    declared: tuple[Deployment, ...], held: dict[str, Held], server: str, *, as_json: bool
+    declared: tuple[Deployment, ...], deployed: dict[str, Held], server: str, *, as_json: bool
 ) -> None:
     if as_json:
         records = [
@@ -115,22 +115,22 @@ def _print_deployments(
                 "name": deployment.name, "id": str(deployment.id),
                 "schedules": list(deployment.schedules), "paused": deployment.is_paused,
             }
-            for deployment in held.values()
+            for deployment in deployed.values()
         ]  # fmt: skip
         print_json({"deployments": records})
         return
     rows = [
         (
-            deployment.name, ours.pool, one_line(", ".join(deployment.schedules)) or "-",
-            str(ours.limit or "-"), "paused" if deployment.is_paused else "",
+            deployment.name, specification.pool, one_line(", ".join(deployment.schedules)) or "-",
+            str(specification.limit or "-"), "paused" if deployment.is_paused else "",
         )
-        for deployment, ours in zip(held.values(), declared, strict=True)
+        for deployment, specification in zip(deployed.values(), declared, strict=True)
     ]  # fmt: skip
     print_table("", ("deployment", "work pool", "when", "at once", ""), rows)
-    night = held[RECOMPILE]
+    night = deployed[RECOMPILE]
     when = one_line(" and ".join(night.schedules)) or "never: it has no schedule"
     echo(f"applied to {server}; the nightly runs at {when}")
-    paused = [deployment.name for deployment in held.values() if deployment.is_paused]
+    paused = [deployment.name for deployment in deployed.values() if deployment.is_paused]
     if paused:
         names = ", ".join(paused)
         echo(f"Somebody paused {names}, and so it stays; 'handoff deploy --reset' ends that")
@@ -175,12 +175,12 @@ def apply(
         upserted = (
             upsert(client, each, resets=resets, in_pods=each.pool in pods) for each in declared
         )
-        held = {one.name: one for one in upserted}
+        deployed = {one.name: one for one in upserted}
         if night and night != Night() and not resets:
             chosen = night.schedule(held_cron(client, RECOMPILE))
-            held[RECOMPILE] = set_schedule(client, RECOMPILE, chosen)
-        _upsert_automations(client, {name: one.id for name, one in held.items()}, notify)
-    return held
+            deployed[RECOMPILE] = set_schedule(client, RECOMPILE, chosen)
+        _upsert_automations(client, {name: one.id for name, one in deployed.items()}, notify)
+    return deployed
 
 
 def _upsert_automations(client: SyncPrefectClient, ids: dict[str, UUID], notify: str) -> None:

@@ -333,8 +333,8 @@ def _store(settings: Settings) -> Check:
             return Check("store", "ok", f"the folder {Path(location)}")
         if not has_extra("release"):
             # Who pulls may have leave to read alone.
-            found = len(releases.models())
-            return Check("store", "ok", f"{location}, {found} model{'s' * (found != 1)}")
+            count = len(releases.models())
+            return Check("store", "ok", f"{location}, {count} model{'s' * (count != 1)}")
         guarantees = releases.store.check()
     except HandoffError as error:
         return Check("store", "missing", error.got, error.remedy)

@@ -119,9 +119,9 @@ R = TypeVar("R")
 class Rehearsal:
     """What a release would do: find `version` again, or build `targets`, and `why`.
 
-    `known` are notes on operators that this toolchain is known to get wrong. `targets` say for
-    each target what is in the compile cache: the package whole, its code, or nothing; `times` hold
-    the seconds that steps took in earlier releases of the model.
+    `known_faults` are notes on operators that this toolchain is known to get wrong. `targets` say
+    for each target what is in the compile cache: the package whole, its code, or nothing; `times`
+    hold the seconds that steps took in earlier releases of the model.
     """
 
     intake: IntakeResult
@@ -129,7 +129,7 @@ class Rehearsal:
     fingerprint: Digest
     version: int | None
     why: str
-    known: tuple[Finding, ...]
+    known_faults: tuple[Finding, ...]
     targets: dict[str, Reused]
     times: StepTimes
 
@@ -160,11 +160,11 @@ def rehearse(
         version, why = _reason(settings, intake, recipe, fingerprint, alias)
         times = read_times(times_folder(settings), model)
         targets: dict[str, Reused] = {}
-        known: tuple[Finding, ...] = ()
+        known_faults: tuple[Finding, ...] = ()
         if version is None or rebuild:
             optimized = _step(process, jobs.optimize())
             with announced(KNOWN_WRONG.name):
-                known = foretold(known_wrong(KnownWrongJob(
+                known_faults = foretold(known_wrong(KnownWrongJob(
                     settings.stores, compiler_name(), recipe.resolved_targets(), recipe.options,
                     optimized.calls,
                 )))  # fmt: skip
@@ -174,7 +174,9 @@ def rehearse(
                 targets[target.slug] = lookup.reused
         if version is not None and rebuild:
             version, why = None, f"--rebuild asks for it, though version {version} is made of this"
-        return Rehearsal(intake, traceability, fingerprint, version, why, known, targets, times)
+        return Rehearsal(
+            intake, traceability, fingerprint, version, why, known_faults, targets, times
+        )
     finally:
         process.close()
 
@@ -191,16 +193,17 @@ def _reason(
 ) -> tuple[int | None, str]:
     """Return the version that would be found again, or None and why one would be built."""
     releases, model = releases_of(settings), intake.contract.model.name
-    known = model in releases.models()
-    head = releases.require_head(model).entry if known else None
+    is_known = model in releases.models()
+    head = releases.require_head(model).entry if is_known else None
     require_free_alias(head, alias)
     if head is None:
         return None, f"nothing was released as {model} before"
-    same = _find_release(releases, head, fingerprint)
-    if same is not None and releases.is_whole(model, same.pointer):
-        return same.version, f"version {same.version} was made of the same"
-    if same is not None:
-        return None, f"files of version {same.version}, made of the same, are lost from the store"
+    existing = _find_release(releases, head, fingerprint)
+    if existing is not None and releases.is_whole(model, existing.pointer):
+        return existing.version, f"version {existing.version} was made of the same"
+    if existing is not None:
+        what = f"files of version {existing.version}, made of the same"
+        return None, f"{what}, are lost from the store"
     if not head.kept:
         return None, "every version before was retired"
     newest = releases.find(model, None)
@@ -254,7 +257,7 @@ def _rehearsal_object(
         "dry_run": True,
         "model": rehearsal.intake.contract.model.name,
         "verdict": rehearsal.traceability.verdict,
-        "findings": to_plain((*rehearsal.traceability.findings, *rehearsal.known)),
+        "findings": to_plain((*rehearsal.traceability.findings, *rehearsal.known_faults)),
         "delivery": str(rehearsal.intake.digest),
         "fingerprint": str(rehearsal.fingerprint),
         "would": "build" if rehearsal.version is None else "reuse",
@@ -307,7 +310,7 @@ def _print_rehearsal(settings: Settings, rehearsal: Rehearsal, recipe: Recipe, a
         return
     echo(f"  delivery    {rehearsal.traceability.verdict}, {intake.nodes} nodes, "
                f"{size(intake.weights_bytes)}, {intake.digest.short}")  # fmt: skip
-    print_findings((*rehearsal.traceability.findings, *rehearsal.known), again=True)
+    print_findings((*rehearsal.traceability.findings, *rehearsal.known_faults), again=True)
     echo(f"  fingerprint {rehearsal.fingerprint.short}")
     echo(f"  passes      {', '.join(one.name for one in recipe.passes) or 'none'}")
     stores = settings.stores

@@ -110,7 +110,7 @@ def init_delivery(
         try:
             job = ProposeJob(folder, staging, options.inputs, options.dimensions)
             proposal = process.run(job)
-            contract = _decide(folder, options, proposal, ask=ask and not as_json)
+            contract = _make_contract(folder, options, proposal, ask=ask and not as_json)
             _require_running(process.run(TryJob(staging, contract)))
         finally:
             process.close()
@@ -121,7 +121,7 @@ def init_delivery(
         _print_result(folder, contract, proposal)
 
 
-def _decide(
+def _make_contract(
     folder: Path, options: InitOptions, proposal: ProposeResult, *, ask: bool
 ) -> DeliveryContract:
     """Return the contract of what was given, inferred and, with `ask`, answered."""
@@ -139,7 +139,7 @@ def _decide(
     for proposed in proposal.inputs:
         open_to_ask = ask and proposed.name not in declared
         spec = ask_input(proposed) if open_to_ask or proposed.spec is None else proposed.spec
-        specs.append(_with_range(spec, options, proposed.why, ask=open_to_ask))
+        specs.append(_add_range(spec, options, proposed.why, ask=open_to_ask))
     axes = dict.fromkeys(a for spec in specs for a in spec.shape if isinstance(a, str))
     _require_used("--dimension", options.dimensions, axes)
     dimensions = {axis: _dimension(axis, options, proposal, ask=ask) for axis in axes}
@@ -180,7 +180,7 @@ def _unknown_inputs(unknown: Sequence[InputProposal]) -> UsageProblem:
     )
 
 
-def _with_range(spec: TensorSpec, options: InitOptions, why: str, *, ask: bool) -> TensorSpec:
+def _add_range(spec: TensorSpec, options: InitOptions, why: str, *, ask: bool) -> TensorSpec:
     """Return the input with its values, and where those come from."""
     if spec.name in options.ranges:
         low, high = options.ranges[spec.name]

@@ -33,7 +33,7 @@ def parse_spec(name: str, text: str) -> TensorSpec:
     dtype, separator, axes = (part.strip() for part in text.partition(":"))
     if not separator:
         raise ValueError(f"expected DTYPE:AXES, with a dtype among {', '.join(DTYPES)}")
-    shape = tuple(_axis(axis.strip()) for axis in axes.split(",")) if axes else ()
+    shape = tuple(_parse_axis(axis.strip()) for axis in axes.split(",")) if axes else ()
     return TensorSpec(name.strip(), dtype, shape)
 
 
@@ -42,7 +42,7 @@ def format_spec(spec: TensorSpec) -> str:
     return f"{spec.dtype}:{','.join(map(str, spec.shape))}"
 
 
-def _axis(text: str) -> int | str:
+def _parse_axis(text: str) -> int | str:
     return int(text) if _SIZE.fullmatch(text) else text
 
 
@@ -117,13 +117,13 @@ def ask_name(default: str) -> str:
 def ask_input(proposal: InputProposal) -> TensorSpec:
     """Return the dtype and shape of an input; ids keep the values that were inferred."""
     echo(f"{proposal.name}: {proposal.why}", err=True)
-    known = proposal.spec
-    default = format_spec(known) if known else None
+    inferred = proposal.spec
+    default = format_spec(inferred) if inferred else None
     spec = _ask(
         f"  {proposal.name} as DTYPE:AXES", default, lambda text: parse_spec(proposal.name, text)
     )
-    if known is not None and "int" in spec.dtype:
-        return replace(spec, low=known.low, high=known.high)
+    if inferred is not None and "int" in spec.dtype:
+        return replace(spec, low=inferred.low, high=inferred.high)
     return spec
 
 
@@ -134,9 +134,9 @@ def ask_values(spec: TensorSpec) -> TensorSpec:
     return replace(spec, low=low, high=high)
 
 
-def ask_dimension(name: str, known: Dimension) -> Dimension:
+def ask_dimension(name: str, inferred: Dimension) -> Dimension:
     """Return the sizes that a dynamic dimension may have."""
-    return _ask(f"  sizes of {name} as MIN:MAX", format_limits(known), parse_limits)
+    return _ask(f"  sizes of {name} as MIN:MAX", format_limits(inferred), parse_limits)
 
 
 def _ask(question: str, default: str | None, parse: Callable[[str], _T]) -> _T:

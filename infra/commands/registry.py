@@ -97,7 +97,9 @@ def list_registered(*, as_json: bool) -> None:
 
 
 def _format_aliases(head: LedgerEntry) -> str:
-    return " ".join(f"@{alias} {held.version}" for alias, held in sorted(head.aliases.items()))
+    return " ".join(
+        f"@{alias} {pointer.version}" for alias, pointer in sorted(head.aliases.items())
+    )
 
 
 def _row(newest: SignedRelease | None) -> tuple[str, ...]:
@@ -112,7 +114,7 @@ def _model_object(head: LedgerEntry, newest: SignedRelease | None) -> dict[str, 
     """Return a model as JSON: `aliases` of its newest version, `pointers` of all its aliases."""
     common: dict[str, object] = {
         "name": head.model,
-        "pointers": {alias: held.version for alias, held in head.aliases.items()},
+        "pointers": {alias: pointer.version for alias, pointer in head.aliases.items()},
     }
     if newest is None:
         return {**common, "version": None, "aliases": []}

@@ -19,7 +19,7 @@ _MOST_SHOWN = 20
 def copy(source: str, target: str, *, replaces: bool, pretend: bool, as_json: bool) -> None:
     """Copy what the ledgers of one store keep into another one, and print what that was."""
     settings = read_settings()
-    locations = [named_store(place, what) for place, what in ((source, "FROM"), (target, "TO"))]
+    locations = [named_store(name, what) for name, what in ((source, "FROM"), (target, "TO"))]
     if locations[0].rstrip("/") == locations[1].rstrip("/"):
         raise UsageProblem(
             "a store isn't copied into itself", expected="two places", got=locations[0],
@@ -53,10 +53,10 @@ def _print_copy(copied: Copied, source: str, target: str, *, pretend: bool) -> N
         echo("Next: 'handoff store verify' with it, HANDOFF_STORE set to it, 'handoff sync'")
 
 
-def verify(place: str, *, quick: bool, as_json: bool) -> int:
+def verify(name: str, *, quick: bool, as_json: bool) -> int:
     """Verify a store, by default this machine's; return 0 where nothing lacks."""
     settings = read_settings()
-    location = named_store(place, "STORE") if place else settings.stores.objects
+    location = named_store(name, "STORE") if name else settings.stores.objects
     with shown_transfer() as progress:
         checked = check_store(_open_releases(settings, location), quick=quick, told=progress)
     if as_json:

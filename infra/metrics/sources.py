@@ -49,11 +49,11 @@ def prefect_samples(client: SyncPrefectClient) -> Iterator[Sample]:
                 count = _count(client, flow=flow, states=(state,))
                 yield Sample(families.FLOW_RUNS, (flow, state.value.lower()), count)
         for pool, workers in online_workers(client).items():
-            yield Sample(families.QUEUED, (pool,), _queued(client, pool))
+            yield Sample(families.QUEUED, (pool,), _count_queued(client, pool))
             yield Sample(families.WORKERS, (pool,), len(workers))
 
 
-def _queued(client: SyncPrefectClient, pool: str) -> int:
+def _count_queued(client: SyncPrefectClient, pool: str) -> int:
     """Return how many runs of a pool are due and aren't running."""
     from prefect.client.schemas.objects import StateType
 

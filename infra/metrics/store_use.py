@@ -12,7 +12,7 @@ from handoff.infra.metrics import families
 from handoff.infra.metrics.families import Sample
 
 # A listing of a thousand objects is one request, which S3 charges for.
-_HOLDS_S = 3600.0
+_VALID_S = 3600.0
 _PATIENCE_S = 5.0
 
 
@@ -51,7 +51,7 @@ class StoreUse:
             yield Sample(families.STORE_BYTES, (), size)
 
     def _is_old(self) -> bool:
-        return self._usage is None or self._clock() - self._listed_at >= _HOLDS_S
+        return self._usage is None or self._clock() - self._listed_at >= _VALID_S
 
     def _list(self) -> None:
         objects = size = 0

@@ -107,7 +107,8 @@ def night_notice(night: Night) -> tuple[str, str] | None:
             counts.append(f"{number} {outcome}")
     title = f"Handoff: the night of {night.date}: {', '.join(counts)} of {len(night.rows)} models"
     lines = [_format_row(row) for row in (*lost, *(row for row in rows if row not in lost))]
-    return title, "\n".join(_limit_rows(lines))
+    more = len(lines) - _MOST_ROWS
+    return title, "\n".join([*lines[:_MOST_ROWS], *([f"and {more} more"] if more > 0 else [])])
 
 
 def _format_row(row: NightRow) -> str:
@@ -115,11 +116,6 @@ def _format_row(row: NightRow) -> str:
     if row.outcome == "kept":
         return f"{row.model}: version {row.old} stays, {row.new} is kept back: {why}"
     return f"{row.model}: {'lost' if row.is_lost else row.outcome}: {why}"
-
-
-def _limit_rows(lines: list[str]) -> Iterable[str]:
-    more = len(lines) - _MOST_ROWS
-    return (*lines[:_MOST_ROWS], *([f"and {more} more"] if more > 0 else []))
 
 
 def worker_notice(name: str, pool: str, others: int, why: str = "") -> tuple[str, str]:

@@ -103,7 +103,8 @@ class Forge:
             raise self._refusal(TemporarilyUnavailable, path, type(error).__name__) from None
         if not answer.is_success and not self._is_set_already(answer):
             kind = TemporarilyUnavailable if _is_transient(answer) else EnvironmentLacking
-            raise self._refusal(kind, path, f"HTTP {answer.status_code}: {_excerpt(answer)}")
+            reason = shorten(answer.text[:2000], 200) or "nothing more"
+            raise self._refusal(kind, path, f"HTTP {answer.status_code}: {reason}")
         return True
 
     def _request(self, path: str, status: CommitStatus) -> tuple[str, dict[str, str]]:
@@ -202,7 +203,3 @@ def _is_transient(answer: httpx.Response) -> bool:
         headers = answer.headers
         return "retry-after" in headers or headers.get("x-ratelimit-remaining") == "0"
     return answer.status_code in _LATER
-
-
-def _excerpt(answer: httpx.Response) -> str:
-    return shorten(answer.text[:2000], 200) or "nothing more"

@@ -107,7 +107,7 @@ def bring_down(*, now: bool, timeout_s: float | None, as_json: bool) -> None:
                     echo(f"Ended before they were done: {', '.join(left)}", err=True)
                 supervision.shut_down()
         stopped += [name for name in end_leftovers(layout) if name not in stopped]
-        layout.forget()
+        layout.remove_runtime_files()
     _print_stopped(stopped, layout, as_json=as_json)
 
 

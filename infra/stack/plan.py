@@ -16,7 +16,7 @@ from handoff.infra.engine.environments import QUIET
 from handoff.infra.servers import LOOPBACK, require_free_port
 from handoff.infra.settings import ServedSettings, Settings, artifact_root
 from handoff.infra.stack.arrivals import resolve_watched, resolve_webhook, services_of_arrivals
-from handoff.infra.stack.layout import Choices, Stack, StackLayout, is_any, reachable
+from handoff.infra.stack.layout import Choices, Stack, StackLayout, is_wildcard, reachable
 from handoff.infra.stack.logins import Logins, mlflow_login_environment
 from handoff.infra.stack.postgres import (
     database_url,
@@ -48,7 +48,7 @@ class Plan:
     programs: Path | None
 
 
-def choose(choices: Choices, settings: Settings, served: ServedSettings) -> Stack:
+def resolve_stack(choices: Choices, settings: Settings, served: ServedSettings) -> Stack:
     """Return the stack that is asked for, with defaults where nothing was."""
     is_own = not choices.sqlite and not served.prefect_database
     if (
@@ -153,7 +153,7 @@ def _prefect(stack: Stack, layout: StackLayout, served: ServedSettings, logins: 
         environment["PREFECT_SERVER_METRICS_ENABLED"] = "true"
     if stack.host not in LOOPBACK:
         # Where browsers elsewhere find the API.
-        name = socket.gethostname() if is_any(stack.host) else reachable(stack.host)
+        name = socket.gethostname() if is_wildcard(stack.host) else reachable(stack.host)
         environment["PREFECT_UI_API_URL"] = f"http://{name}:{stack.prefect_port}/api"
     if stack.database == "PostgreSQL":
         database = database_url(layout, "postgresql+asyncpg", "prefect")
@@ -263,7 +263,7 @@ def require_loopback_or_logins(stack: Stack, logins: Logins) -> None:
     """Raise `UsageProblem` for servers that anybody on the network could use."""
     if stack.host in LOOPBACK or (logins.prefect and logins.mlflow):
         return
-    lacking = [
+    missing = [
         name for name, login in (
             ("PREFECT_SERVER_API_AUTH_STRING", logins.prefect),
             ("MLFLOW_AUTH_ADMIN_PASSWORD", logins.mlflow),
@@ -272,7 +272,7 @@ def require_loopback_or_logins(stack: Stack, logins: Logins) -> None:
     raise UsageProblem(
         "Servers that ask for no login are not shown to the network",
         expected="a loopback address, or logins for Prefect and MLflow",
-        got=f"--host {stack.host[:60]}, and no {' and no '.join(lacking)}",
+        got=f"--host {stack.host[:60]}, and no {' and no '.join(missing)}",
         remedy="Set PREFECT_SERVER_API_AUTH_STRING (user:password) and MLFLOW_AUTH_ADMIN_PASSWORD, "
         "or leave --host out and reach the machine by an SSH tunnel",
     )

@@ -106,13 +106,16 @@ def _uses_aws(settings: Mapping[str, str]) -> bool:
     return store.startswith("s3://") or key.startswith("awskms:")
 
 
-def settle(choices: Choices, saved: Setup | None, use: Use | None) -> Setup:
+def resolve_setup(choices: Choices, saved: Setup | None, use: Use | None) -> Setup:
     """Return what to bring a stack up with, and let this process see its settings.
 
     Options that are given go before those that were kept. Raises `UsageProblem` where the shell's
     settings differ from those that were kept, unless it is said which ones to `use`.
     """
-    merged = choices if saved is None else _merge_choices(choices, saved.choices)
+    merged = choices
+    if saved is not None:
+        overrides = {name: value for name, value in asdict(choices).items() if value is not None}
+        merged = replace(saved.choices, **overrides)
     shell = settings_of(os.environ, tries_out=bool(merged.s3))
     if saved is None or use == "shell":
         return Setup(merged, shell)
@@ -131,11 +134,6 @@ def settle(choices: Choices, saved: Setup | None, use: Use | None) -> Setup:
         del os.environ[name]
     os.environ.update(settings)
     return Setup(merged, settings)
-
-
-def _merge_choices(choices: Choices, saved: Choices) -> Choices:
-    overrides = {name: value for name, value in asdict(choices).items() if value is not None}
-    return replace(saved, **overrides)
 
 
 def differences(saved: Mapping[str, str], shell: Mapping[str, str]) -> list[str]:

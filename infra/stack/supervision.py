@@ -178,7 +178,7 @@ class Supervision:
 
     def shut_down(self) -> None:
         """Stop all services, the last stage first, and the supervisor."""
-        process = self._process()
+        process = int(self._ask("getPID"))
         self._ask("shutdown")
         for _ in looks(_STOP_LIMIT_S, _PAUSE_S):
             if not self._answers() and not _is_alive(process):
@@ -187,9 +187,6 @@ class Supervision:
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
             return probe.connect_ex(str(self._layout.socket)) == 0
-
-    def _process(self) -> int:
-        return int(self._ask("getPID"))
 
     def _ask(self, call: str, *arguments: object) -> Any:  # noqa: ANN401 - XML-RPC's answers
         transport = _LocalTransport(str(self._layout.socket))

@@ -29,10 +29,10 @@ from handoff.infra.stack.layout import Choices, Stack, StackLayout
 from handoff.infra.stack.logins import read_logins
 from handoff.infra.stack.plan import (
     BUCKET,
-    choose,
     make_plan,
     require_free_ports,
     require_loopback_or_logins,
+    resolve_stack,
 )
 from handoff.infra.stack.setup import (
     Setup,
@@ -40,8 +40,8 @@ from handoff.infra.stack.setup import (
     describe_setup,
     differences,
     read_setup,
+    resolve_setup,
     settings_of,
-    settle,
     write_setup,
 )
 from handoff.infra.stack.status import examine_stack, is_healthy, print_stack, wait_until_healthy
@@ -57,7 +57,7 @@ def bring_up(choices: Choices, *, use: Use | None, print_environment: bool, as_j
     layout = StackLayout(home_folder())
     saved = read_setup(layout)
     use = use or (_ask_use(choices, saved) if saved and on_terminal() else None)
-    setup = settle(choices, saved, use)
+    setup = resolve_setup(choices, saved, use)
     settings = read_settings()
     # As it is before this process keeps Prefect quiet: what servers and workers say is wanted.
     environment = supervisor_environment(settings.home)
@@ -77,12 +77,12 @@ def bring_up(choices: Choices, *, use: Use | None, print_environment: bool, as_j
             write_setup(layout, replace(setup, settings={**setup.settings, **store}))
         started = _bring_services_up(layout, stack, supervision)
         _make_key(settings)
-        _share(settings, stack)
+        _publish_settings(settings, stack)
     if print_environment:
         echo(layout.environment.read_text("utf-8"), nl=False)
         return
     if not as_json:
-        echo(_outcome(started, len(supervision.states())))
+        echo(_summarize(started, len(supervision.states())))
     print_stack(examine_stack(layout, supervision), layout, as_json=as_json)
 
 
@@ -93,7 +93,7 @@ def _make_key(settings: Settings) -> None:
         echo(f"Made the key that signs here: {signer.key_id[:12]}", err=True)
 
 
-def _share(settings: Settings, stack: Stack) -> None:
+def _publish_settings(settings: Settings, stack: Stack) -> None:
     """Keep on the stack's own Prefect server what machines that join it need."""
     login = read_served_settings().prefect_login
     stores = {"HANDOFF_STORE": stack.store, "MLFLOW_TRACKING_URI": stack.mlflow}
@@ -102,7 +102,7 @@ def _share(settings: Settings, stack: Stack) -> None:
     share_settings(replace(settings, prefect_api=stack.prefect_api), login, environment)
 
 
-def _outcome(started: Sequence[str], services: int) -> str:
+def _summarize(started: Sequence[str], services: int) -> str:
     if not started:
         return "The stack runs already."
     if len(started) == services:
@@ -157,7 +157,7 @@ def _launch(
     """Check everything that can be checked, then start the supervisor; no service runs yet."""
     served = read_served_settings()
     logins = read_logins(served)
-    stack = choose(choices, read_settings(), served)
+    stack = resolve_stack(choices, read_settings(), served)
     require_loopback_or_logins(stack, logins)
     layout.make()
     plan = make_plan(stack, layout, served, logins)
@@ -210,7 +210,7 @@ def _bring_services_up(layout: StackLayout, stack: Stack, supervision: Supervisi
         for service in staged:
             if service.is_awaited:
                 _wait(service, stack, layout, supervision, login)
-                _follow_up(service, stack, layout)
+                _prepare_next_stage(service, stack, layout)
     for service in services:
         if not service.is_awaited:
             _wait(service, stack, layout, supervision, login)
@@ -226,7 +226,7 @@ def _wait(
     )  # fmt: skip
 
 
-def _follow_up(service: Service, stack: Stack, layout: StackLayout) -> None:
+def _prepare_next_stage(service: Service, stack: Stack, layout: StackLayout) -> None:
     """Make what the next stage needs of a service that is healthy now."""
     if service.name == "postgres":
         postgres.make_databases(layout)

@@ -14,7 +14,7 @@ from handoff.infra.notifications.outbox import Memory, memory_file, write_memory
 from handoff.infra.settings import read_served_settings, read_settings
 from handoff.infra.stack.layout import Choices, StackLayout
 from handoff.infra.stack.logins import read_logins
-from handoff.infra.stack.plan import Plan, choose, make_plan
+from handoff.infra.stack.plan import Plan, make_plan, resolve_stack
 from handoff.infra.stack.status import is_healthy
 from tests.infra.notifications.receivers import TOKEN
 from tests.infra.stack.stack_files import STACK
@@ -22,7 +22,7 @@ from tests.infra.stack.stack_files import STACK
 
 def plan(home: Path) -> Plan:
     served = read_served_settings()
-    stack = choose(Choices(sqlite=True), read_settings(), served)
+    stack = resolve_stack(Choices(sqlite=True), read_settings(), served)
     return make_plan(stack, StackLayout(home), served, read_logins(served))
 
 

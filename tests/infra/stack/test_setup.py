@@ -16,8 +16,8 @@ from handoff.infra.stack.setup import (
     describe_setup,
     differences,
     read_setup,
+    resolve_setup,
     settings_of,
-    settle,
     write_setup,
 )
 
@@ -53,7 +53,7 @@ def test_a_fresh_shell_gets_the_settings_and_options_that_were_kept(tmp_path: Pa
     place.folder.mkdir()
     write_setup(place, setup_of({**S3, **LOGIN}, host="10.0.0.7"))
     assert place.setup.stat().st_mode & 0o777 == 0o600
-    settled = settle(Choices(), read_setup(place), None)
+    settled = resolve_setup(Choices(), read_setup(place), None)
     assert settled == setup_of({**S3, **LOGIN}, host="10.0.0.7")
     assert {name: os.environ.get(name) for name in {**S3, **LOGIN}} == {**S3, **LOGIN}
 
@@ -61,14 +61,14 @@ def test_a_fresh_shell_gets_the_settings_and_options_that_were_kept(tmp_path: Pa
 def test_the_same_shell_agrees_with_itself(shell: pytest.MonkeyPatch) -> None:
     for name, value in {**S3, **LOGIN}.items():
         shell.setenv(name, value)
-    first = settle(Choices(builds=2), None, None)
+    first = resolve_setup(Choices(builds=2), None, None)
     assert first == setup_of({**S3, **LOGIN})
-    assert settle(Choices(), first, None) == first
+    assert resolve_setup(Choices(), first, None) == first
 
 
 def test_an_option_that_is_given_goes_before_the_one_that_was_kept() -> None:
     kept = setup_of({}, host="10.0.0.7", s3=True)
-    settled = settle(Choices(builds=4, s3=False), kept, None)
+    settled = resolve_setup(Choices(builds=4, s3=False), kept, None)
     assert settled.choices == Choices(host="10.0.0.7", builds=4, s3=False)
 
 
@@ -89,12 +89,12 @@ def test_another_setting_is_refused_and_either_can_be_chosen(
         shell.setenv(known, setting)
     shell.setenv(name, value)
     with pytest.raises(UsageProblem) as refused:
-        settle(Choices(), kept, None)
+        resolve_setup(Choices(), kept, None)
     assert says in str(refused.value)
     for secret in ("must-not-be-told", "pass-of-now"):
         assert secret not in str(refused.value)
-    assert settle(Choices(), kept, "shell").settings[name] == value
-    assert settle(Choices(), kept, "kept").settings == S3
+    assert resolve_setup(Choices(), kept, "shell").settings[name] == value
+    assert resolve_setup(Choices(), kept, "kept").settings == S3
     # The processes that are started see what was chosen.
     assert os.environ.get(name) == S3.get(name)
 
@@ -148,5 +148,5 @@ def test_down_keeps_it(tmp_path: Path) -> None:
     place = StackLayout(tmp_path)
     place.make()
     write_setup(place, setup_of(S3))
-    place.forget()
+    place.remove_runtime_files()
     assert read_setup(place) == setup_of(S3)

@@ -83,7 +83,7 @@ def test_a_service_of_compose_is_told_only_what_its_program_reads(name: str) -> 
     "name",
     [name for name, service in _SERVICES.items() if service["image"].startswith("handoff-worker")],
 )
-def test_a_service_of_the_workers_image_is_given_where_store_servers_and_keys_are(name: str) -> None:
+def test_a_service_of_the_workers_image_knows_where_store_servers_and_keys_are(name: str) -> None:
     expected = {
         "HANDOFF_STORE", "HANDOFF_TRUSTED_KEYS", "PREFECT_API_URL", "PREFECT_API_AUTH_STRING",
         "MLFLOW_TRACKING_URI", *_AWS,
