@@ -164,7 +164,7 @@ def verify_folder(folder: Path, delivery: Path | None, *, as_json: bool) -> None
 
 def verify_torches(reference: str, versions: tuple[str, ...], target: str, *, as_json: bool) -> int:
     """Compare a released package in other versions of torch; return 4 if it isn't right in one."""
-    from handoff.infra.commands.registry import find_chosen, parse_reference, releases_of
+    from handoff.infra.commands.registry import parse_reference, releases_of, resolve_pointer
     from handoff.tasks.registry.reverification import verify_with_torches
 
     try:
@@ -179,7 +179,7 @@ def verify_torches(reference: str, versions: tuple[str, ...], target: str, *, as
     require_writable_home(settings)
     model, selector = parse_reference(reference)
     host = read_host_settings(settings)
-    chosen = find_chosen(releases_of(settings), model, selector).version
+    chosen = resolve_pointer(releases_of(settings), model, selector).version
     version, slug, checks = verify_with_torches(host, model, chosen, target, other.also)
     if as_json:
         print_json(

@@ -133,7 +133,7 @@ def show_version(reference: str, *, as_json: bool) -> None:
     """Print one version of a model."""
     releases = releases_of(read_settings())
     name, selector = parse_reference(reference)
-    pointer = find_chosen(releases, name, selector)
+    pointer = resolve_pointer(releases, name, selector)
     release = releases.read(name, pointer)
     aliases = releases.require_head(name).entry.aliases_of(pointer.version)
     version, report = pointer.version, releases.report(name, pointer.version)
@@ -210,7 +210,7 @@ def pull_delivery(reference: str, folder: Path, *, as_json: bool) -> None:
 
     settings = read_settings()
     name, selector = parse_reference(reference)
-    version = find_chosen(releases_of(settings), name, selector).version
+    version = resolve_pointer(releases_of(settings), name, selector).version
     result = restore(RestoreJob(settings.stores, name, version, whole_path(folder)))
     if as_json:
         print_json({"model": name, "version": version, **to_plain(result)})
@@ -218,7 +218,7 @@ def pull_delivery(reference: str, folder: Path, *, as_json: bool) -> None:
     echo(f"{name} version {version}: its delivery {result.digest.short} in {result.folder}")
 
 
-def find_chosen(releases: Releases, name: str, selector: str | int | None) -> Pointer:
+def resolve_pointer(releases: Releases, name: str, selector: str | int | None) -> Pointer:
     """Return the version that is wanted; of a name alone say which one it is, and why."""
     pointer, why = releases.choose(name, selector)
     _print_choice(why)
@@ -287,7 +287,7 @@ def show_difference(before: str, after: str, page: Path | None, *, as_json: bool
     pointers = []
     for reference in (before, after):
         name, selector = parse_reference(reference)
-        pointers.append((name, find_chosen(releases, name, selector)))
+        pointers.append((name, resolve_pointer(releases, name, selector)))
     old, new = (releases.read(name, pointer).manifest for name, pointer in pointers)
     changes = differences(old, new)
     names = [f"{name}@{pointer.version}" for name, pointer in pointers]

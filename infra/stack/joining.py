@@ -43,7 +43,7 @@ def share_settings(settings: Settings, login: str, environment: Mapping[str, str
     """
     if not all(environment.get(name) for name in _STORES):
         return
-    settings_shared = {
+    shared_settings = {
         name: value
         for name in _SHARED
         if (value := environment.get(name)) and not is_secret(name, value)
@@ -51,12 +51,12 @@ def share_settings(settings: Settings, login: str, environment: Mapping[str, str
     uri = settings.signing_key.uri
     if ":" in uri.removeprefix("file:"):
         # A key service's address, and not a file of this machine's.
-        settings_shared["HANDOFF_SIGNING_KEY"] = uri
+        shared_settings["HANDOFF_SIGNING_KEY"] = uri
     files = key_files(settings.stores.trusted, may_lack=True)
     trusted = tuple(file.read_text("utf-8") for file in files)
     public = settings.signing_key.public
     signs = public.read_text("utf-8") if public.exists() else ""
-    share(settings.prefect_api, login, StackSettings(settings_shared, trusted, signs))
+    share(settings.prefect_api, login, StackSettings(shared_settings, trusted, signs))
 
 
 def join(url: str, trusted: Sequence[str], *, registers: bool) -> None:

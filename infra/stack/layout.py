@@ -63,12 +63,12 @@ class Stack:
     @property
     def prefect_api(self) -> str:
         """The address of Prefect's API, as this machine reaches it."""
-        return f"http://{reachable(self.host)}:{self.prefect_port}/api"
+        return f"http://{reachable_host(self.host)}:{self.prefect_port}/api"
 
     @property
     def mlflow(self) -> str:
         """The address of MLflow, as this machine reaches it."""
-        return f"http://{reachable(self.host)}:{self.mlflow_port}"
+        return f"http://{reachable_host(self.host)}:{self.mlflow_port}"
 
     @property
     def metrics_address(self) -> str:
@@ -81,7 +81,7 @@ class Stack:
         return f"http://127.0.0.1:{self.s3_port}"
 
 
-def reachable(host: str) -> str:
+def reachable_host(host: str) -> str:
     """Return the address under which this machine itself reaches a server on `host`."""
     if is_wildcard(host):
         return "127.0.0.1"

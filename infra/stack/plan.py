@@ -16,7 +16,7 @@ from handoff.infra.engine.environments import QUIET
 from handoff.infra.servers import LOOPBACK, require_free_port
 from handoff.infra.settings import ServedSettings, Settings, artifact_root
 from handoff.infra.stack.arrivals import resolve_watched, resolve_webhook, services_of_arrivals
-from handoff.infra.stack.layout import Choices, Stack, StackLayout, is_wildcard, reachable
+from handoff.infra.stack.layout import Choices, Stack, StackLayout, is_wildcard, reachable_host
 from handoff.infra.stack.logins import Logins, mlflow_login_environment
 from handoff.infra.stack.postgres import (
     database_url,
@@ -153,7 +153,7 @@ def _prefect(stack: Stack, layout: StackLayout, served: ServedSettings, logins: 
         environment["PREFECT_SERVER_METRICS_ENABLED"] = "true"
     if stack.host not in LOOPBACK:
         # Where browsers elsewhere find the API.
-        name = socket.gethostname() if is_wildcard(stack.host) else reachable(stack.host)
+        name = socket.gethostname() if is_wildcard(stack.host) else reachable_host(stack.host)
         environment["PREFECT_UI_API_URL"] = f"http://{name}:{stack.prefect_port}/api"
     if stack.database == "PostgreSQL":
         database = database_url(layout, "postgresql+asyncpg", "prefect")

@@ -124,13 +124,13 @@ def post_kept(*, wait: bool, as_json: bool) -> int:
     rejected = spool.list_set_aside()
     if as_json:
         print_json({
-            "waiting": [f"{one.arrival.label}, since {one.since}" for one in waiting],
-            "set_aside": [f"{one.what}: {one.why}" for one in rejected],
+            "waiting": [f"{entry.arrival.label}, since {entry.since}" for entry in waiting],
+            "set_aside": [f"{entry.what}: {entry.why}" for entry in rejected],
         })  # fmt: skip
         return code
     echo(f"{before - len(waiting)} posted, {len(waiting)} wait")
-    for one in rejected:
-        echo(f"set aside: {one.what}: {one.why}")
+    for entry in rejected:
+        echo(f"set aside: {entry.what}: {entry.why}")
     return code
 
 

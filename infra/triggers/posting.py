@@ -184,8 +184,8 @@ class Poster:
         )
         return run, run.name == name
 
-    def _supersede(self, arrival: Arrival, ours: FlowRun) -> Iterator[str]:
-        """Cancel what was posted for the model before `ours`; give the names."""
+    def _supersede(self, arrival: Arrival, newest: FlowRun) -> Iterator[str]:
+        """Cancel what was posted for the model before `newest`; give the names."""
         from prefect.client.schemas.filters import (
             FlowRunFilter,
             FlowRunFilterDeploymentId,
@@ -204,7 +204,7 @@ class Poster:
         )
         message = f"superseded by {arrival.label}"
         for run in self._client.read_flow_runs(flow_run_filter=run_filter):
-            if run.id == ours.id or not _is_older(run, ours) or run.state is None:
+            if run.id == newest.id or not _is_older(run, newest) or run.state is None:
                 continue
             # A process ends itself and what it started; where there is none yet it is over.
             is_active = run.state.is_running() or run.state.is_paused()
@@ -250,10 +250,10 @@ def _may_follow(run: FlowRun, *, again: bool) -> bool:
     return again or run.state.is_crashed() or run.state.is_cancelled()
 
 
-def _is_older(run: FlowRun, ours: FlowRun) -> bool:
-    if run.created is None or ours.created is None:
+def _is_older(run: FlowRun, newest: FlowRun) -> bool:
+    if run.created is None or newest.created is None:
         return False
-    return (run.created, str(run.id)) < (ours.created, str(ours.id))
+    return (run.created, str(run.id)) < (newest.created, str(newest.id))
 
 
 @contextmanager

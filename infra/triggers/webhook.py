@@ -230,12 +230,12 @@ class Webhook:
         if not self._labels.take(record.source) or not self._all.take():
             raise _Refusal(429)
         post = self._poster.retry if is_retry else self._poster.post
-        runs, kept = await self._post_all(trusted, headers, _parse(body), record, post)
-        answer: dict[str, object] = {"runs": runs} if runs or kept else {"ignored": _IGNORED}
-        if kept:
-            answer["kept"] = kept
+        runs, spooled = await self._post_all(trusted, headers, _parse(body), record, post)
+        answer: dict[str, object] = {"runs": runs} if runs or spooled else {"ignored": _IGNORED}
+        if spooled:
+            answer["kept"] = spooled
         self._seen.keep(key, _CachedAnswer(answer, delivery))
-        return (202 if runs or kept else 200), answer
+        return (202 if runs or spooled else 200), answer
 
     async def _read_body(self, request: Request) -> bytes:
         """Return the body of a JSON request, if it comes in time and isn't too large."""
