@@ -39,7 +39,7 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     for name in [name for name in os.environ if name.startswith(("HANDOFF_", "AWS_"))]:
         monkeypatch.delenv(name)
     yield monkeypatch
-    # `settle` sets the variables of this process, which the next test is not to have.
+    # `resolve_setup` sets the variables of this process, which the next test is not to have.
     os.environ.clear()
     os.environ.update(before)
 
