@@ -32,11 +32,15 @@ from handoff.tasks.conformance.script import repeating_script
 
 def ask_toolchain(slug: str, operators: tuple[str, ...], *, again: bool, as_json: bool) -> None:
     """Print the table of today's toolchain for a target, made now where there is none."""
-    target = _target(slug)
+    target = _parse_cpu_target(slug)
     settings = read_settings()
-    known = None if again or operators else _today(settings, target)
-    is_whole = known is not None and not known.unasked
-    table = known if known and is_whole else _make(settings, target, operators, again=again)
+    existing = None if again or operators else _find_current_table(settings, target)
+    is_whole = existing is not None and not existing.unasked
+    table = (
+        existing
+        if existing and is_whole
+        else _build_table(settings, target, operators, again=again)
+    )
     if as_json:
         print_json(to_plain(table))
         return
@@ -44,7 +48,7 @@ def ask_toolchain(slug: str, operators: tuple[str, ...], *, again: bool, as_json
     _print_faults(table)
 
 
-def _make(
+def _build_table(
     settings: Settings, target: CpuTarget, operators: tuple[str, ...], *, again: bool
 ) -> Conformance:
     require_compiler()
@@ -54,10 +58,12 @@ def _make(
         from handoff.flows.conformance import conformance
         from handoff.flows.parameters import ConformanceParameters
 
-        wanted = ConformanceParameters(target=target.slug, operators=list(operators), again=again)
-        return lambda: conformance(wanted)
+        parameters = ConformanceParameters(
+            target=target.slug, operators=list(operators), again=again
+        )
+        return lambda: conformance(parameters)
 
-    with _told():
+    with _log_to_stderr():
         table = from_plain(Conformance, call_flow(settings, None, load), "conformance")
     if operators and not table.rows:
         raise UsageProblem(
@@ -68,7 +74,7 @@ def _make(
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _log_to_stderr() -> Iterator[None]:
     """Print how far the run is, on standard error."""
     logger = logging.getLogger("handoff.conformance")
     handler = logging.StreamHandler()
@@ -84,8 +90,8 @@ def _told() -> Iterator[None]:
 
 def show_known(slug: str, operator: str, *, as_json: bool) -> None:
     """Print what is known of today's toolchain: of all operators (`*`), or of one."""
-    target = _target(slug)
-    table = _today(read_settings(), target)
+    target = _parse_cpu_target(slug)
+    table = _find_current_table(read_settings(), target)
     if table is None:
         raise UsageProblem(
             f"there is no conformance table of this toolchain for {target.slug}",
@@ -116,7 +122,7 @@ def show_known(slug: str, operator: str, *, as_json: bool) -> None:
 def show_changes(before: str, after: str, *, as_json: bool) -> None:
     """Print what the toolchain of one table gets wrong that the other's doesn't, and back."""
     settings = read_settings()
-    old, new = (_named(settings, name) for name in (before, after))
+    old, new = (_resolve_table(settings, name) for name in (before, after))
     changes = changed_rows(old, new)
     if as_json:
         print_json(
@@ -132,11 +138,11 @@ def show_changes(before: str, after: str, *, as_json: bool) -> None:
     if not changes:
         echo("Every operator stands as it stood")
         return
-    cells = [(a.pair, a.standing, b.standing, _why(b)) for a, b in changes]
+    cells = [(a.pair, a.standing, b.standing, _explain_row(b)) for a, b in changes]
     print_table("", ("operator and dtype", "before", "after", ""), cells)
 
 
-def _target(slug: str) -> CpuTarget:
+def _parse_cpu_target(slug: str) -> CpuTarget:
     try:
         target = parse_target(slug)
     except ValueError as error:
@@ -152,27 +158,27 @@ def _target(slug: str) -> CpuTarget:
     return target
 
 
-def _today(settings: Settings, target: CpuTarget) -> Conformance | None:
+def _find_current_table(settings: Settings, target: CpuTarget) -> Conformance | None:
     trust = read_trust(settings.stores.trusted, may_lack=True)
     return find_table(open_store(settings.stores.objects), trust, target, compiler_name(), {})
 
 
-def _named(settings: Settings, name: str) -> Conformance:
+def _resolve_table(settings: Settings, name: str) -> Conformance:
     """Return the table that a file, a target or the first digits of a toolchain's digest name."""
     if Path(name).is_file():
         return parse_conformance(Path(name).read_bytes(), name)
     if name.startswith("cpu"):
-        table = _today(settings, _target(name))
+        table = _find_current_table(settings, _parse_cpu_target(name))
         if table is not None:
             return table
     else:
-        found = [table for table in shipped_tables() if table.digest.hex.startswith(name)]
+        matches = [table for table in shipped_tables() if table.digest.hex.startswith(name)]
         store = open_store(settings.stores.objects)
         trust = read_trust(settings.stores.trusted, may_lack=True)
-        kept = [one for one in kept_toolchains(store) if one.hex.startswith(name)]
-        found += [table for one in kept if (table := read_table(store, trust, one))]
-        if len({table.digest for table in found}) == 1:
-            return found[-1]
+        digests = [digest for digest in kept_toolchains(store) if digest.hex.startswith(name)]
+        matches += [table for digest in digests if (table := read_table(store, trust, digest))]
+        if len({table.digest for table in matches}) == 1:
+            return matches[-1]
     raise UsageProblem(
         f"no conformance table is called {name[:80]}",
         expected="a target that was asked, the first digits of one toolchain, or a file",
@@ -213,12 +219,12 @@ def _print_faults(table: Conformance) -> None:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    return row.operator, row.dtype, row.standing, str(row.asked or "-"), _why(row)
+    return row.operator, row.dtype, row.standing, str(row.asked or "-"), _explain_row(row)
 
 
-def _why(row: Row) -> str:
+def _explain_row(row: Row) -> str:
     if row.showing is None:
         return row.reason[:90]
-    told = f"{row.questions[0]}: got {row.showing.got}, expected {row.showing.want}"
+    text = f"{row.questions[0]}: got {row.showing.got}, expected {row.showing.want}"
     reports = f" (pytorch {', '.join(map(str, row.reports))})" if row.reports else ""
-    return told + reports
+    return text + reports

@@ -40,11 +40,11 @@ def _compiler_options(torch: Path) -> list[str]:
 
 def _torch_folder() -> Path:
     """Return where torch's `include` and `lib` lie, without importing it, which takes seconds."""
-    found = find_spec("torch")
-    if found is None or found.origin is None:
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
         raise EnvironmentLacking(
             "a program is compiled with torch's headers",
             expected="torch in Handoff's environment", got="none",
             remedy="Install the version that the releases were built with",
         )  # fmt: skip
-    return Path(found.origin).parent
+    return Path(spec.origin).parent

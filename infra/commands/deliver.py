@@ -1,4 +1,4 @@
-"""What `handoff deliver` does: asks what nothing tells, and prints the contract that it wrote."""
+"""What `handoff deliver` does: asks what nothing says, and prints the contract that it wrote."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ _SAY = "ranges={{'{0}': (LOW, HIGH)}}"
 def deliver_model(factory: str, folder: Path, name: str, *, ask: bool, as_json: bool) -> None:
     """Write a delivery of the model that `factory` makes.
 
-    With `ask`, a person is asked for the name, and for ranges that nothing tells; each before the
+    With `ask`, a person is asked for the name, and for ranges that nothing says; each before the
     model is captured, which takes long.
     """
-    place, search_path = whole_path(folder), Path.cwd()
+    target, search_path = whole_path(folder), Path.cwd()
     # Before a process imports torch, which takes seconds.
     require_factory(factory, search_path, places_to_tell())
-    require_free(place)
+    require_free(target)
     if name:
         require_name(name)
-    asks, tells = ask and not as_json, not (as_json or is_quiet())
-    with _process() as process:
-        with _prints_shown(process.log.with_name("printed")) as prints:
-            preparing = PrepareJob(factory, search_path, place, reads_ranges=asks, prints=prints)
-            prepared = process.run(preparing)
+    asks, shows = ask and not as_json, not (as_json or is_quiet())
+    with _open_process() as process:
+        with _show_prints(process.log.with_name("printed")) as prints:
+            prepare_job = PrepareJob(factory, search_path, target, reads_ranges=asks, prints=prints)
+            prepared = process.run(prepare_job)
         asks_name = asks and not (name or prepared.is_chosen)
         chosen = name or (ask_name(prepared.name) if asks_name else prepared.name)
-        if tells:
-            named = "" if name or asks_name else f" (the name comes from {prepared.named_by})"
-            echo(f"{chosen}: delivering {factory}{named}")
+        if shows:
+            origin = "" if name or asks_name else f" (the name comes from {prepared.named_by})"
+            echo(f"{chosen}: delivering {factory}{origin}")
         ranges = {spec.name: _ask_range(spec) for spec in prepared.guessed}
-        job = DeliverJob(factory, search_path, place, chosen, ranges)
+        job = DeliverJob(factory, search_path, target, chosen, ranges)
         result = process.run(job)
     if as_json:
         print_json({"folder": str(result.folder), "contract": to_plain(result.contract),
                     "notes": list(result.notes)})  # fmt: skip
-    elif tells:
-        _tell(result)
+    elif shows:
+        _print_result(result)
     else:
         echo(str(result.folder))
 
@@ -65,13 +65,13 @@ def _ask_range(spec: TensorSpec) -> tuple[float, ...]:
     why = spec.origin.partition(": ")[2] or "nothing tells"
     echo(f"{spec.name}: which numbers will be served? The example has {spec.values}, and "
                f"nothing else says so ({why})", err=True)  # fmt: skip
-    answered = ask_values(spec)
-    assert answered.low is not None
-    assert answered.high is not None
-    return answered.low, answered.high
+    answer = ask_values(spec)
+    assert answer.low is not None
+    assert answer.high is not None
+    return answer.low, answer.high
 
 
-def _tell(result: DeliverResult) -> None:
+def _print_result(result: DeliverResult) -> None:
     contract = result.contract
     echo(f"{contract.model.name}: delivered to {result.folder}, captured by "
                f"{contract.model.captured_by}")  # fmt: skip
@@ -81,7 +81,7 @@ def _tell(result: DeliverResult) -> None:
 
 
 @contextmanager
-def _prints_shown(file: Path) -> Iterator[Path]:
+def _show_prints(file: Path) -> Iterator[Path]:
     """Print on standard error what is written to `file` during the body: the factory's own output.
 
     An accuracy that a training script ends with is what its delivery is chosen by. With `--quiet`
@@ -106,8 +106,8 @@ def _follow(file: Path, ended: threading.Event) -> None:
         rest = ""
         while True:
             is_last = ended.is_set()
-            *whole, rest = (rest + lines.read()).split("\n")
-            for line in [*whole, rest] if is_last and rest else whole:
+            *complete, rest = (rest + lines.read()).split("\n")
+            for line in [*complete, rest] if is_last and rest else complete:
                 # A progress bar writes over its line: what is seen is what it wrote last.
                 shown = line.rstrip("\r").rpartition("\r")[2]
                 echo(click.unstyle(shown), err=True)
@@ -117,7 +117,7 @@ def _follow(file: Path, ended: threading.Event) -> None:
 
 
 @contextmanager
-def _process() -> Iterator[StepProcess]:
+def _open_process() -> Iterator[StepProcess]:
     """Give the process that runs the training side's own code, in its own environment, whole."""
     with tempfile.TemporaryDirectory(prefix="handoff-log-") as logs:
         process = StepProcess(ProcessPlan("deliver", sees="whole"), Path(logs) / "deliver.log")
@@ -135,7 +135,7 @@ def print_contract(contract: DeliveryContract) -> None:
     for name, limits in contract.dimensions.items():
         came = f", {limits.origin}" if limits.origin else ""
         echo(f"  {name}: {limits}{came}")
-    for line in _draws(contract):
+    for line in _describe_draws(contract):
         echo(f"  {fitted(line, 2)}")
 
 
@@ -151,16 +151,16 @@ def _row(spec: TensorSpec, dimensions: Mapping[str, Dimension]) -> tuple[str, ..
 
 def _sizes(spec: TensorSpec, dimensions: Mapping[str, Dimension]) -> str:
     """Return the axes with the bounds of those that may change: `batch (1 to 1024) x 20`."""
-    told = [
+    axes = [
         f"{axis} ({dimensions[axis]})"
         if isinstance(axis, str) else str(axis)
         for axis in spec.shape
     ]  # fmt: skip
-    return " x ".join(told) or "scalar"
+    return " x ".join(axes) or "scalar"
 
 
-def _draws(contract: DeliveryContract) -> Iterator[str]:
-    """Tell what floating-point inputs are verified with, and how to say it better."""
+def _describe_draws(contract: DeliveryContract) -> Iterator[str]:
+    """Say what floating-point inputs are verified with, and how to say it better."""
     floats = [spec for spec in contract.inputs if spec.is_unlimited]
     if contract.draw == "examples":
         yield "packages will be compared on rows of the example, and not on random inputs"

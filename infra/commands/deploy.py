@@ -45,28 +45,28 @@ class Night:
     cron: str | None = None
     time_zone: str | None = None
 
-    def schedule(self, held: Schedule | None) -> Schedule:
-        """Return the schedule that this means, where the server has `held` so far."""
-        before = held or Schedule(_FIRST_CRON, _own_zone())
+    def schedule(self, current: Schedule | None) -> Schedule:
+        """Return the schedule that this means, where the server has `current` so far."""
+        before = current or Schedule(_FIRST_CRON, _local_time_zone())
         return Schedule(self.cron or before.cron, self.time_zone or before.time_zone)
 
 
-def _own_zone() -> str:
+def _local_time_zone() -> str:
     """Return the time zone of this process where it has one with a name, else UTC."""
-    named = os.environ.get("TZ", "")
-    return named if named in available_timezones() else "UTC"
+    zone = os.environ.get("TZ", "")
+    return zone if zone in available_timezones() else "UTC"
 
 
 def deploy(
     night: Night, targets: tuple[str, ...], pods: Path | None = None, *, notify: str,
     resets: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Apply everything to the server that `PREFECT_API_URL` names, and tell what there is.
+    """Apply everything to the server that `PREFECT_API_URL` names, and print what there is.
 
     A nightly that the server knows keeps of its schedule what `night` doesn't say. `pods` is a file
     of PodTemplates: the runs of the pools that they name get a pod each, and a pool of a target's
     is had without its being named. `notify` names the notification block, `TYPE/NAME`, that failed
-    nights are told through. `resets` puts schedules and pauses back.
+    nights are reported through. `resets` puts schedules and pauses back.
     """
     settings = read_settings()
     if settings.is_embedded:
@@ -82,11 +82,11 @@ def deploy(
     )
     first = _require_schedule(night.schedule(None))
     prepare_prefect(settings)
-    wanted = deployments(first, targets)
+    declared = deployments(first, targets)
     with told_in_sentences("the deployments", "what it can hold", "Then run it again"):
-        held = apply(wanted, notify, night, resets=resets, in_pods=in_pods)
+        deployed = apply(declared, notify, night, resets=resets, in_pods=in_pods)
     share_settings(settings, prefect_login(), os.environ)
-    _tell(wanted, held, settings.prefect_api, as_json=as_json)
+    _print_deployments(declared, deployed, settings.prefect_api, as_json=as_json)
 
 
 def _require_pool(target: str) -> None:
@@ -106,52 +106,52 @@ def _require_pool(target: str) -> None:
     )  # fmt: skip
 
 
-def _tell(
-    wanted: tuple[Deployment, ...], held: dict[str, Held], server: str, *, as_json: bool
+def _print_deployments(
+    declared: tuple[Deployment, ...], deployed: dict[str, Held], server: str, *, as_json: bool
 ) -> None:
     if as_json:
-        told = [
+        records = [
             {
-                "name": one.name, "id": str(one.id), "schedules": list(one.schedules),
-                "paused": one.is_paused,
+                "name": deployment.name, "id": str(deployment.id),
+                "schedules": list(deployment.schedules), "paused": deployment.is_paused,
             }
-            for one in held.values()
+            for deployment in deployed.values()
         ]  # fmt: skip
-        print_json({"deployments": told})
+        print_json({"deployments": records})
         return
     rows = [
         (
-            one.name, ours.pool, one_line(", ".join(one.schedules)) or "-", str(ours.limit or "-"),
-            "paused" if one.is_paused else "",
+            deployment.name, specification.pool, one_line(", ".join(deployment.schedules)) or "-",
+            str(specification.limit or "-"), "paused" if deployment.is_paused else "",
         )
-        for one, ours in zip(held.values(), wanted, strict=True)
+        for deployment, specification in zip(deployed.values(), declared, strict=True)
     ]  # fmt: skip
     print_table("", ("deployment", "work pool", "when", "at once", ""), rows)
-    night = held[RECOMPILE]
+    night = deployed[RECOMPILE]
     when = one_line(" and ".join(night.schedules)) or "never: it has no schedule"
     echo(f"applied to {server}; the nightly runs at {when}")
-    paused = [one.name for one in held.values() if one.is_paused]
+    paused = [deployment.name for deployment in deployed.values() if deployment.is_paused]
     if paused:
         names = ", ".join(paused)
         echo(f"Somebody paused {names}, and so it stays; 'handoff deploy --reset' ends that")
 
 
-def _require_schedule(wanted: Schedule) -> Schedule:
+def _require_schedule(schedule: Schedule) -> Schedule:
     from prefect.client.schemas.schedules import CronSchedule
 
     try:
-        CronSchedule(cron=wanted.cron, timezone=wanted.time_zone)
+        CronSchedule(cron=schedule.cron, timezone=schedule.time_zone)
     except ValueError as error:
         raise UsageProblem(
             "that is no schedule", expected="a cron line, and a time zone such as Europe/Berlin",
-            got=f"{wanted.cron!r} in {wanted.time_zone!r}"[:120],
+            got=f"{schedule.cron!r} in {schedule.time_zone!r}"[:120],
             remedy="Fix --cron or --time-zone",
         ) from error  # fmt: skip
-    return wanted
+    return schedule
 
 
 def apply(
-    wanted: tuple[Deployment, ...],
+    declared: tuple[Deployment, ...],
     notify: str = "",
     night: Night | None = None,
     *,
@@ -166,40 +166,42 @@ def apply(
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
-    # A server that isn't there is told of within seconds.
+    # A server that isn't there is reported within seconds.
     with (
         temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 1}),
         get_client(sync_client=True) as client,
     ):
-        pods = ensure_pools(client, {one.pool: None for one in wanted}, in_pods)
-        told = (upsert(client, each, resets=resets, in_pods=each.pool in pods) for each in wanted)
-        held = {one.name: one for one in told}
+        pods = ensure_pools(client, {one.pool: None for one in declared}, in_pods)
+        upserted = (
+            upsert(client, each, resets=resets, in_pods=each.pool in pods) for each in declared
+        )
+        deployed = {one.name: one for one in upserted}
         if night and night != Night() and not resets:
             chosen = night.schedule(held_cron(client, RECOMPILE))
-            held[RECOMPILE] = set_schedule(client, RECOMPILE, chosen)
-        _automate(client, {name: one.id for name, one in held.items()}, notify)
-    return held
+            deployed[RECOMPILE] = set_schedule(client, RECOMPILE, chosen)
+        _upsert_automations(client, {name: one.id for name, one in deployed.items()}, notify)
+    return deployed
 
 
-def _automate(client: SyncPrefectClient, ids: dict[str, UUID], notify: str) -> None:
-    told = [notification(ids[RECOMPILE], _block(client, notify))] if notify else []
-    for automation in (*automations(ids[RESUME]), *told):
-        held = client.read_automations_by_name(automation.name)
-        if held:
+def _upsert_automations(client: SyncPrefectClient, ids: dict[str, UUID], notify: str) -> None:
+    notifications = [notification(ids[RECOMPILE], _find_block(client, notify))] if notify else []
+    for automation in (*automations(ids[RESUME]), *notifications):
+        existing = client.read_automations_by_name(automation.name)
+        if existing:
             # What isn't named stays as it was: one that was switched off would stay that.
             enabled = automation.model_copy(update={"enabled": True})
-            client.update_automation(held[0].id, enabled)
+            client.update_automation(existing[0].id, enabled)
         else:
             client.create_automation(automation)
 
 
-def _block(client: SyncPrefectClient, name: str) -> UUID:
+def _find_block(client: SyncPrefectClient, name: str) -> UUID:
     """Return the notification block `TYPE/NAME`; raise `UsageProblem` where there is none."""
     from prefect.exceptions import ObjectNotFound
 
-    kind, _, own = name.partition("/")
+    kind, _, block_name = name.partition("/")
     try:
-        return client.read_block_document_by_name(own or "-", kind).id
+        return client.read_block_document_by_name(block_name or "-", kind).id
     except ObjectNotFound as error:
         raise UsageProblem(
             "Prefect's server has no such block", expected="TYPE/NAME of a notification block, "

@@ -68,7 +68,7 @@ def examine(*, as_json: bool) -> int:
     checks += [_trust(settings), _confinement(), _store(settings)]
     if has_extra("release"):
         checks += [*_stack(settings), *_spool(settings), _registry(settings), _prefect(settings)]
-        checks += [] if settings.is_embedded else [*_workers(settings), _notified(settings)]
+        checks += [] if settings.is_embedded else [*_workers(settings), _notifications(settings)]
     code = 1 if any(check.answer == "missing" for check in checks) else 0
     if as_json:
         print_json({"ok": code == 0, "checks": [vars(check) for check in checks]})
@@ -86,26 +86,26 @@ def _python() -> Check:
 
 def _package(name: str) -> Check:
     """Read a version from the package's metadata: importing torch would take seconds."""
-    found = installed(name)
-    if found is None:
+    version = installed(name)
+    if version is None:
         return Check(name, "missing", "not installed", f"Install the package {name} again")
-    return Check(name, "ok", found)
+    return Check(name, "ok", version)
 
 
 def _extras() -> list[Check]:
-    """Tell what this machine is installed for: serving needs less than releasing."""
+    """Return what this machine is installed for: serving needs less than releasing."""
     checks = []
     for extra, known_by in EXTRAS.items():
         name, lacking = f"[{extra}]", missing_of(extra)
         if not has_extra(extra):
-            told = f"not installed; needed for {_USES[extra]}"
-            checks.append(Check(name, "note", told, f"pip install 'handoff[{extra}]'"))
+            found = f"not installed; needed for {_USES[extra]}"
+            checks.append(Check(name, "note", found, f"pip install 'handoff[{extra}]'"))
         elif lacking:
-            told = f"without {', '.join(lacking)}"
-            checks.append(Check(name, "missing", told, how_to_install(extra)))
+            found = f"without {', '.join(lacking)}"
+            checks.append(Check(name, "missing", found, how_to_install(extra)))
         else:
-            told = ", ".join(f"{package} {installed(package)}" for package in known_by)
-            checks.append(Check(name, "ok", f"{told}: {_USES[extra]}"))
+            found = ", ".join(f"{package} {installed(package)}" for package in known_by)
+            checks.append(Check(name, "ok", f"{found}: {_USES[extra]}"))
     return checks
 
 
@@ -123,16 +123,16 @@ def _compiler() -> Check:
 
 
 def _fatbinary() -> Check:
-    """Tell whether packages for GPUs before sm_90, and for several, can be built here."""
-    found = find_fatbinary()
-    if found is None:
-        told = f"none: packages for GPUs before sm_{FIRST_SPECIFIC}, or for several, aren't built"
-        return Check("fatbinary", "note", told, REMEDY)
-    return Check("fatbinary", "ok", str(found))
+    """Return whether packages for GPUs before sm_90, and for several, can be built here."""
+    program = find_fatbinary()
+    if program is None:
+        found = f"none: packages for GPUs before sm_{FIRST_SPECIFIC}, or for several, aren't built"
+        return Check("fatbinary", "note", found, REMEDY)
+    return Check("fatbinary", "ok", str(program))
 
 
 def _arm() -> Check:
-    """Tell whether packages for ARM64 can be built and verified here, or what that lacks."""
+    """Return whether packages for ARM64 can be built and verified here, or what that lacks."""
     if is_arm_host():
         return Check("arm64", "ok", "this machine's own")
     try:
@@ -170,8 +170,8 @@ def _gpu() -> Check:
         [program, "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"],
         capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip
-    found = answer.stdout.strip() if answer.returncode == 0 else "nvidia-smi finds none"
-    return Check("gpu", "note", found.replace("\n", "; ") or "none")
+    gpus = answer.stdout.strip() if answer.returncode == 0 else "nvidia-smi finds none"
+    return Check("gpu", "note", gpus.replace("\n", "; ") or "none")
 
 
 def _home(settings: Settings) -> Check:
@@ -184,7 +184,7 @@ def _home(settings: Settings) -> Check:
 
 
 def _keys(settings: Settings) -> Check:
-    """Tell whether the steps that run delivered and compiled code are kept from signing keys."""
+    """Return whether the steps that run delivered and compiled code are kept from signing keys."""
     if signing_key_scheme() != "file":
         return Check("keys", "ok", f"held by a service ({signing_key_scheme()})")
     if not landlock_version():
@@ -193,17 +193,17 @@ def _keys(settings: Settings) -> Check:
             "Run Linux 5.19 or newer with landlock among its security modules, or sign with a key "
             "service (HANDOFF_SIGNING_KEY)",
         )  # fmt: skip
-    kept = paths_kept_from_steps()
-    if settings.private_keys not in kept:
+    protected = paths_kept_from_steps()
+    if settings.private_keys not in protected:
         return Check(
             "keys", "note", "every step can read the signing key: it lies where steps make files",
             "Set HANDOFF_HOME to a folder that isn't below the one for temporary files",
         )  # fmt: skip
-    return Check("keys", "ok", f"only signing can read {', '.join(map(str, kept))} (Landlock)")
+    return Check("keys", "ok", f"only signing can read {', '.join(map(str, protected))} (Landlock)")
 
 
 def _trust(settings: Settings) -> Check:
-    """Tell how many keys are trusted: a pull and a load need one."""
+    """Return how many keys are trusted: a pull and a load need one."""
     try:
         keys = read_trust(settings.stores.trusted, may_lack=True).keys
     except UsageProblem as error:
@@ -217,7 +217,7 @@ def _trust(settings: Settings) -> Check:
 
 
 def _confinement() -> Check:
-    """Tell what a process that holds a delivery or compiled code could do, as one has tried."""
+    """Return what a process that holds a delivery or compiled code could do, as one has tried."""
     if possible := still_possible():
         return Check(
             "confinement", "note", "a process that holds a delivery or compiled code "
@@ -245,45 +245,48 @@ def _prefect(settings: Settings) -> Check:
 
 def _stack(settings: Settings) -> Iterator[Check]:
     """Compare this shell's store with that of the home's stack, where one was set up."""
-    place = StackLayout(settings.home)
-    setup = read_setup(place)
-    running = place.read_stack()
-    kept = running.store if running else setup.settings.get("HANDOFF_STORE", "") if setup else ""
-    if not kept:
+    layout = StackLayout(settings.home)
+    setup = read_setup(layout)
+    running = layout.read_stack()
+    stack_store = (
+        running.store if running else setup.settings.get("HANDOFF_STORE", "") if setup else ""
+    )
+    if not stack_store:
         return
-    if kept == settings.stores.objects:
+    if stack_store == settings.stores.objects:
         yield Check("stack", "ok", f"{'runs' if running else 'is down'}, with this store")
         return
     yield Check(
-        "stack", "missing", f"it has the store {kept}, and this shell {settings.stores.objects}",
-        f"Run '. {place.environment}', or set HANDOFF_STORE: else what is released here is in "
+        "stack", "missing", f"it has the store {stack_store}, "
+        f"and this shell {settings.stores.objects}",
+        f"Run '. {layout.environment}', or set HANDOFF_STORE: else what is released here is in "
         "another store",
     )  # fmt: skip
 
 
 def _workers(settings: Settings) -> Iterator[Check]:
-    """Tell of workers of the server that left their pool, since their machine lacks something."""
+    """Report workers of the server that left their pool, since their machine lacks something."""
     from handoff.infra.engine.environments import prepare_prefect
     from handoff.infra.prefect.absences import absences_at
 
     prepare_prefect(settings, retries=0)
     try:
-        left = absences_at(settings.prefect_api, prefect_login())
+        absences = absences_at(settings.prefect_api, prefect_login())
     except HandoffError:
-        # What is wrong with the server is told by another check.
+        # Another check reports what is wrong with the server.
         return
-    for absence in left:
-        place = f"{absence.worker} on {absence.machine} left {absence.pool} at {absence.since}"
-        yield Check("workers", "note", f"{place}: {absence.why}", absence.remedy)
+    for absence in absences:
+        departure = f"{absence.worker} on {absence.machine} left {absence.pool} at {absence.since}"
+        yield Check("workers", "note", f"{departure}: {absence.why}", absence.remedy)
 
 
-def _notified(settings: Settings) -> Check:
-    """Tell whom a refused release or a bad night reaches: what this shell says, or the stack's."""
+def _notifications(settings: Settings) -> Check:
+    """Return whom a refused release or a bad night reaches: as this shell says, or the stack."""
     setup = read_setup(StackLayout(settings.home))
-    kept = setup.settings if setup else {}
-    telling = read_notification_settings()
-    block = telling.block or kept.get("HANDOFF_NOTIFY", "")
-    forge = telling.forge or kept.get("HANDOFF_FORGE", "")
+    stack_settings = setup.settings if setup else {}
+    notifications = read_notification_settings()
+    block = notifications.block or stack_settings.get("HANDOFF_NOTIFY", "")
+    forge = notifications.forge or stack_settings.get("HANDOFF_FORGE", "")
     ways = [f"messages through {block}"] if block else []
     ways += [f"commit statuses on {forge}"] if forge else []
     if ways:
@@ -295,11 +298,11 @@ def _notified(settings: Settings) -> Check:
 
 
 def _spool(settings: Settings) -> Iterator[Check]:
-    """Tell of commits that wait for the Prefect server, or that it has refused for good."""
+    """Report commits that wait for the Prefect server, or that it has refused for good."""
     from handoff.infra.triggers.spool import Spool
 
     spool = Spool(settings.home)
-    waiting, aside = spool.waiting(), spool.set_aside()
+    waiting, aside = spool.list_waiting(), spool.list_set_aside()
     if waiting:
         many = "1 commit waits" if len(waiting) == 1 else f"{len(waiting)} commits wait"
         yield Check(
@@ -330,8 +333,8 @@ def _store(settings: Settings) -> Check:
             return Check("store", "ok", f"the folder {Path(location)}")
         if not has_extra("release"):
             # Who pulls may have leave to read alone.
-            found = len(releases.models())
-            return Check("store", "ok", f"{location}, {found} model{'s' * (found != 1)}")
+            count = len(releases.models())
+            return Check("store", "ok", f"{location}, {count} model{'s' * (count != 1)}")
         guarantees = releases.store.check()
     except HandoffError as error:
         return Check("store", "missing", error.got, error.remedy)

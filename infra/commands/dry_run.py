@@ -58,12 +58,12 @@ from handoff.tasks.registry.draft import require_free_alias
 from handoff.tasks.release.jobs import Jobs, names_in_order
 from handoff.tasks.steps import COMPILE, KNOWN_WRONG, step_of
 
-# A store that doesn't answer is waited for by the flow, which tells that in its run, too.
+# A store that doesn't answer is waited for by the flow, which says that in its run, too.
 _PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True)
-class Standing:
+class ReleasedVersion:
     """A version, and the aliases that stand for it."""
 
     manifest: Manifest
@@ -73,28 +73,28 @@ class Standing:
 
 def find_unchanged(
     settings: Settings, delivery: Path, recipe: Recipe, alias: str
-) -> Standing | None:
+) -> ReleasedVersion | None:
     """Return the version that `alias` stands for if this delivery and recipe would make it again.
 
-    None as well where anything is in doubt or lost from the store: the flow tells that better. What
+    None as well where anything is in doubt or lost from the store: the flow says that better. What
     MLflow shows isn't asked for; `handoff sync` makes up for that.
     """
     try:
         model = read_contract(delivery).model.name
         releases = releases_of(settings, patience_s=_PATIENCE_S)
         head = releases.head(model)
-        held = head.entry.aliases.get(alias) if head else None
-        if head is None or held is None:
+        pointer = head.entry.aliases.get(alias) if head else None
+        if head is None or pointer is None:
             return None
-        manifest = releases.read(model, held).manifest
+        manifest = releases.read(model, pointer).manifest
         digest = _digest(delivery)
         if digest != manifest.delivery:
             return None
         if fingerprint_release(digest, recipe, compiler_name()) != manifest.fingerprint:
             return None
-        if not releases.is_whole(model, held):
+        if not releases.is_whole(model, pointer):
             return None
-        return Standing(manifest, held.version, head.entry.aliases_of(held.version))
+        return ReleasedVersion(manifest, pointer.version, head.entry.aliases_of(pointer.version))
     except (HandoffError, OSError):
         return None
 
@@ -105,8 +105,8 @@ def _digest(delivery: Path) -> Digest | None:
     for entry in os.scandir(delivery):
         if entry.name == IGNORED_FOLDER and entry.is_dir(follow_symlinks=False):
             continue
-        state = entry.stat(follow_symlinks=False)
-        if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
+        status = entry.stat(follow_symlinks=False)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
             return None
         files[entry.name] = digest_file(Path(entry.path))
     return digest_tree(files)
@@ -119,17 +119,17 @@ R = TypeVar("R")
 class Rehearsal:
     """What a release would do: find `version` again, or build `targets`, and `why`.
 
-    `known` are notes on operators that this toolchain is known to get wrong. `targets` tell for
-    each target what is in the compile cache: the package whole, its code, or nothing; `times` hold
-    the seconds that steps took in earlier releases of the model.
+    `known_faults` are notes on operators that this toolchain is known to get wrong. `targets` say
+    for each target what is in the compile cache: the package whole, its code, or nothing; `times`
+    hold the seconds that steps took in earlier releases of the model.
     """
 
-    taken: IntakeResult
-    judged: TraceabilityResult
+    intake: IntakeResult
+    traceability: TraceabilityResult
     fingerprint: Digest
     version: int | None
     why: str
-    known: tuple[Finding, ...]
+    known_faults: tuple[Finding, ...]
     targets: dict[str, Reused]
     times: StepTimes
 
@@ -152,78 +152,81 @@ def rehearse(
         scratch / "logs" / "steps.log",
     )  # fmt: skip
     try:
-        taken = _step(process, IntakeJob(delivery, jobs.staging))
-        judged = _step(process, jobs.traceability())
-        refuse_unsound(judged)
-        model = taken.contract.model.name
-        fingerprint = fingerprint_release(taken.digest, recipe, compiler_name())
-        version, why = _reason(settings, taken, recipe, fingerprint, alias)
+        intake = _step(process, IntakeJob(delivery, jobs.staging))
+        traceability = _step(process, jobs.traceability())
+        refuse_unsound(traceability)
+        model = intake.contract.model.name
+        fingerprint = fingerprint_release(intake.digest, recipe, compiler_name())
+        version, why = _reason(settings, intake, recipe, fingerprint, alias)
         times = read_times(times_folder(settings), model)
         targets: dict[str, Reused] = {}
-        known: tuple[Finding, ...] = ()
+        known_faults: tuple[Finding, ...] = ()
         if version is None or rebuild:
             optimized = _step(process, jobs.optimize())
             with announced(KNOWN_WRONG.name):
-                known = foretold(known_wrong(KnownWrongJob(
+                known_faults = foretold(known_wrong(KnownWrongJob(
                     settings.stores, compiler_name(), recipe.resolved_targets(), recipe.options,
                     optimized.calls,
                 )))  # fmt: skip
             for target in recipe.resolved_targets():
                 job = FindPackageJob(jobs.compile(optimized, target))
-                found = _step(process, job, f"look for {target.slug}")
-                targets[target.slug] = found.reused
+                lookup = _step(process, job, f"look for {target.slug}")
+                targets[target.slug] = lookup.reused
         if version is not None and rebuild:
             version, why = None, f"--rebuild asks for it, though version {version} is made of this"
-        return Rehearsal(taken, judged, fingerprint, version, why, known, targets, times)
+        return Rehearsal(
+            intake, traceability, fingerprint, version, why, known_faults, targets, times
+        )
     finally:
         process.close()
 
 
-def _step(process: StepProcess, job: Job[R], told: str = "") -> R:
-    with announced(told or step_of(job).name) as announcement:
-        done = process.submit(job).result()
-        announcement.seconds = done.seconds
-    return done.result
+def _step(process: StepProcess, job: Job[R], label: str = "") -> R:
+    with announced(label or step_of(job).name) as announcement:
+        reply = process.submit(job).result()
+        announcement.seconds = reply.seconds
+    return reply.result
 
 
 def _reason(
-    settings: Settings, taken: IntakeResult, recipe: Recipe, fingerprint: Digest, alias: str
+    settings: Settings, intake: IntakeResult, recipe: Recipe, fingerprint: Digest, alias: str
 ) -> tuple[int | None, str]:
     """Return the version that would be found again, or None and why one would be built."""
-    releases, model = releases_of(settings), taken.contract.model.name
-    known = model in releases.models()
-    head = releases.require_head(model).entry if known else None
+    releases, model = releases_of(settings), intake.contract.model.name
+    is_known = model in releases.models()
+    head = releases.require_head(model).entry if is_known else None
     require_free_alias(head, alias)
     if head is None:
         return None, f"nothing was released as {model} before"
-    same = _made_from(releases, head, fingerprint)
-    if same is not None and releases.is_whole(model, same.pointer):
-        return same.version, f"version {same.version} was made of the same"
-    if same is not None:
-        return None, f"files of version {same.version}, made of the same, are lost from the store"
+    existing = _find_release(releases, head, fingerprint)
+    if existing is not None and releases.is_whole(model, existing.pointer):
+        return existing.version, f"version {existing.version} was made of the same"
+    if existing is not None:
+        what = f"files of version {existing.version}, made of the same"
+        return None, f"{what}, are lost from the store"
     if not head.kept:
         return None, "every version before was retired"
     newest = releases.find(model, None)
     changed = ", ".join(
-        changes_since(releases.read(model, newest).manifest, taken.digest, recipe, compiler_name())
+        changes_since(releases.read(model, newest).manifest, intake.digest, recipe, compiler_name())
     )
     return None, f"changed since version {newest.version}: {changed}"
 
 
-def _made_from(releases: Releases, head: LedgerEntry, fingerprint: Digest) -> LedgerEntry | None:
+def _find_release(releases: Releases, head: LedgerEntry, fingerprint: Digest) -> LedgerEntry | None:
     """Return the newest release that was made from the same.
 
     It goes by the ledger itself: `Releases.made_from` needs copies that a release publishes first.
     """
-    made = (
+    matching = (
         entry
         for entry in releases.backwards(head.model)
         if entry.action == "release" and entry.fingerprint == fingerprint
     )
-    return next((entry for entry in made if entry.version in head.kept), None)
+    return next((entry for entry in matching if entry.version in head.kept), None)
 
 
-def tell_dry_run(
+def print_dry_run(
     settings: Settings, delivery: Path, recipe: Recipe, alias: str, *, rebuild: bool, as_json: bool
 ) -> int:
     """Print what a release of the `delivery` would do; return its exit code so far.
@@ -232,35 +235,41 @@ def tell_dry_run(
     """
     try:
         with shown_progress(), tempfile.TemporaryDirectory(prefix="handoff-dry-run-") as scratch:
-            found = rehearse(settings, delivery, recipe, alias, Path(scratch), rebuild=rebuild)
+            rehearsal = rehearse(settings, delivery, recipe, alias, Path(scratch), rebuild=rebuild)
     except HandoffError as error:
         if not as_json:
             raise
         print_json({"dry_run": True, "error": error.as_record()})
         return error.exit_code
     if as_json:
-        print_json(_plain(settings, found, recipe, alias))
+        print_json(_rehearsal_object(settings, rehearsal, recipe, alias))
     else:
-        _tell(settings, found, recipe, alias)
+        _print_rehearsal(settings, rehearsal, recipe, alias)
     return 0
 
 
-def _plain(settings: Settings, found: Rehearsal, recipe: Recipe, alias: str) -> dict[str, Any]:
-    expected = {step: found.times.expected(step) for step in _steps(found, recipe)}
-    expected[WHOLE] = found.times.expected(_whole(found))
+def _rehearsal_object(
+    settings: Settings, rehearsal: Rehearsal, recipe: Recipe, alias: str
+) -> dict[str, Any]:
+    expected = {step: rehearsal.times.expected(step) for step in _step_names(rehearsal, recipe)}
+    expected[WHOLE] = rehearsal.times.expected(_total_key(rehearsal))
     return {
         "dry_run": True,
-        "model": found.taken.contract.model.name,
-        "verdict": found.judged.verdict,
-        "findings": to_plain((*found.judged.findings, *found.known)),
-        "delivery": str(found.taken.digest),
-        "fingerprint": str(found.fingerprint),
-        "would": "build" if found.version is None else "reuse",
-        "why": found.why,
-        "version": found.version,
+        "model": rehearsal.intake.contract.model.name,
+        "verdict": rehearsal.traceability.verdict,
+        "findings": to_plain((*rehearsal.traceability.findings, *rehearsal.known_faults)),
+        "delivery": str(rehearsal.intake.digest),
+        "fingerprint": str(rehearsal.fingerprint),
+        "would": "build" if rehearsal.version is None else "reuse",
+        "why": rehearsal.why,
+        "version": rehearsal.version,
         "targets": [
-            {"slug": slug, "cached": cached, "expected_s": _expected(found.times, slug, cached)}
-            for slug, cached in found.targets.items()
+            {
+                "slug": slug,
+                "cached": cached,
+                "expected_s": _expected_s(rehearsal.times, slug, cached),
+            }
+            for slug, cached in rehearsal.targets.items()
         ],
         "steps": {step: took_s for step, took_s in expected.items() if took_s is not None},
         "store": settings.stores.objects,
@@ -270,68 +279,70 @@ def _plain(settings: Settings, found: Rehearsal, recipe: Recipe, alias: str) -> 
     }
 
 
-def _expected(times: StepTimes, slug: str, cached: Reused) -> float | None:
+def _expected_s(times: StepTimes, slug: str, cached: Reused) -> float | None:
     step = f"compile {slug}"
     return times.expected(CACHED.format(step=step) if cached else step)
 
 
-def _whole(found: Rehearsal) -> str:
+def _total_key(rehearsal: Rehearsal) -> str:
     """Return the name of the times of releases that took as much from the cache as this would."""
-    if not any(found.targets.values()):
+    if not any(rehearsal.targets.values()):
         return WHOLE
     known, cached = KNOWN.format(step=WHOLE), CACHED.format(step=WHOLE)
-    return cached if found.times.expected(known) is None else known
+    return cached if rehearsal.times.expected(known) is None else known
 
 
-def _steps(found: Rehearsal, recipe: Recipe) -> list[str]:
-    """Return the names of the steps that would run; compilations are told with their targets."""
-    compiling = {f"{COMPILE.name} {slug}" for slug in found.targets}
+def _step_names(rehearsal: Rehearsal, recipe: Recipe) -> list[str]:
+    """Return the names of the steps that would run; compilations are shown with their targets."""
+    compiling = {f"{COMPILE.name} {slug}" for slug in rehearsal.targets}
     return [
-        step for step in names_in_order(found.targets, recipe.torch.also) if step not in compiling
+        step
+        for step in names_in_order(rehearsal.targets, recipe.torch.also)
+        if step not in compiling
     ]
 
 
-def _tell(settings: Settings, found: Rehearsal, recipe: Recipe, alias: str) -> None:
-    taken, model = found.taken, found.taken.contract.model.name
-    would = "would be built" if found.version is None else "would be found again, and not built"
-    echo(f"{model}: {would}: {found.why}")
+def _print_rehearsal(settings: Settings, rehearsal: Rehearsal, recipe: Recipe, alias: str) -> None:
+    intake, model = rehearsal.intake, rehearsal.intake.contract.model.name
+    would = "would be built" if rehearsal.version is None else "would be found again, and not built"
+    echo(f"{model}: {would}: {rehearsal.why}")
     if is_quiet():
         return
-    echo(f"  delivery    {found.judged.verdict}, {taken.nodes} nodes, "
-               f"{size(taken.weights_bytes)}, {taken.digest.short}")  # fmt: skip
-    print_findings((*found.judged.findings, *found.known), again=True)
-    echo(f"  fingerprint {found.fingerprint.short}")
+    echo(f"  delivery    {rehearsal.traceability.verdict}, {intake.nodes} nodes, "
+               f"{size(intake.weights_bytes)}, {intake.digest.short}")  # fmt: skip
+    print_findings((*rehearsal.traceability.findings, *rehearsal.known_faults), again=True)
+    echo(f"  fingerprint {rehearsal.fingerprint.short}")
     echo(f"  passes      {', '.join(one.name for one in recipe.passes) or 'none'}")
     stores = settings.stores
     echo(f"  registered  in {stores.objects}, as {model}@{alias}")
     echo(f"  shown       in {redacted(stores.tracking_uri)}")
-    if found.targets:
-        rows = [_target_row(found.times, *one) for one in found.targets.items()]
+    if rehearsal.targets:
+        rows = [_target_row(rehearsal.times, *one) for one in rehearsal.targets.items()]
         print_table("", ("target", "package", "took before"), rows)
-        _tell_times(found, recipe)
+        _print_times(rehearsal, recipe)
     echo("Nothing was written: that was a dry run")
 
 
 def _target_row(times: StepTimes, slug: str, cached: Reused) -> tuple[str, str, str]:
     target = parse_target(slug)
     package = {"package": "in the cache", "code": "in the cache, for other weights", "": "compiled"}
-    told = package[cached]
+    state = package[cached]
     if isinstance(target, CudaTarget) and not target.is_here:
-        told += ", not verified: no such GPU here"
+        state += ", not verified: no such GPU here"
     if isinstance(target, CudaTarget) and needs_fatbinary(target) and not find_fatbinary():
-        told = "can't be built: no fatbinary here ('handoff doctor' tells how to get it)"
+        state = "can't be built: no fatbinary here ('handoff doctor' tells how to get it)"
     if isinstance(target, ArmTarget) and target.is_emulated:
-        told += ", verified under emulation"
-    expected = _expected(times, slug, cached)
-    return (slug, told, "-" if expected is None else seconds(expected))
+        state += ", verified under emulation"
+    expected = _expected_s(times, slug, cached)
+    return (slug, state, "-" if expected is None else seconds(expected))
 
 
-def _tell_times(found: Rehearsal, recipe: Recipe) -> None:
+def _print_times(rehearsal: Rehearsal, recipe: Recipe) -> None:
     """Print what is known of the steps' times; nothing at the first release."""
-    known = [(step, found.times.expected(step)) for step in _steps(found, recipe)]
-    told = [f"{step} {seconds(took_s)}" for step, took_s in known if took_s is not None]
-    if told:
-        echo(f"Last time on this machine: {', '.join(told)}")
-    whole = found.times.expected(_whole(found))
-    if whole is not None:
-        echo(f"The whole release took {seconds(whole)}")
+    known = [(step, rehearsal.times.expected(step)) for step in _step_names(rehearsal, recipe)]
+    times = [f"{step} {seconds(took_s)}" for step, took_s in known if took_s is not None]
+    if times:
+        echo(f"Last time on this machine: {', '.join(times)}")
+    total_s = rehearsal.times.expected(_total_key(rehearsal))
+    if total_s is not None:
+        echo(f"The whole release took {seconds(total_s)}")

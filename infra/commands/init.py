@@ -49,7 +49,7 @@ _WHY_LENGTH = 200
 
 
 @dataclass(frozen=True)
-class Wishes:
+class InitOptions:
     """What the user said by flags; the rest is inferred, or asked on a terminal."""
 
     name: str = ""
@@ -68,7 +68,7 @@ def read_wishes(
     dimensions: Sequence[str],
     ranges: Sequence[str],
     **lineage: str,
-) -> Wishes:
+) -> InitOptions:
     """Return what the flags say; raise `UsageProblem` for one that can't be read."""
     for flag, text in {"name": name, **lineage}.items():
         if any("\ud800" <= character <= "\udfff" for character in text):
@@ -76,7 +76,7 @@ def read_wishes(
                 "that is no text", expected=f"UTF-8 in --{flag.replace('_', '-')}", got=text[:80],
                 remedy="Write it in UTF-8",
             )  # fmt: skip
-    return Wishes(
+    return InitOptions(
         name=name,
         inputs=tuple(parse_input(text) for text in inputs),
         dimensions=dict(parse_dimension(text) for text in dimensions),
@@ -86,7 +86,9 @@ def read_wishes(
     )
 
 
-def init_delivery(folder: Path, wishes: Wishes, *, ask: bool, force: bool, as_json: bool) -> None:
+def init_delivery(
+    folder: Path, options: InitOptions, *, ask: bool, force: bool, as_json: bool
+) -> None:
     """Write the contract of the bare folder, once the model was seen to run as it declares.
 
     Raises `DeliveryUnreadable` for a folder that can't be read, `UsageProblem` where something
@@ -102,13 +104,13 @@ def init_delivery(folder: Path, wishes: Wishes, *, ask: bool, force: bool, as_js
     with tempfile.TemporaryDirectory(prefix="handoff-init-") as scratch:
         staging = Path(scratch) / "staging"
         plan = ProcessPlan(
-            "init", extensions=wishes.extensions, reads=(folder,), writes=(Path(scratch),)
+            "init", extensions=options.extensions, reads=(folder,), writes=(Path(scratch),)
         )
         process = StepProcess(plan, Path(scratch) / "init.log")
         try:
-            job = ProposeJob(folder, staging, wishes.inputs, wishes.dimensions)
+            job = ProposeJob(folder, staging, options.inputs, options.dimensions)
             proposal = process.run(job)
-            contract = _decide(folder, wishes, proposal, ask=ask and not as_json)
+            contract = _make_contract(folder, options, proposal, ask=ask and not as_json)
             _require_running(process.run(TryJob(staging, contract)))
         finally:
             process.close()
@@ -116,32 +118,32 @@ def init_delivery(folder: Path, wishes: Wishes, *, ask: bool, force: bool, as_js
     if as_json:
         print_json({"contract": to_plain(contract), "file": str(path)})
     else:
-        _tell(folder, contract, proposal)
+        _print_result(folder, contract, proposal)
 
 
-def _decide(
-    folder: Path, wishes: Wishes, proposal: ProposeResult, *, ask: bool
+def _make_contract(
+    folder: Path, options: InitOptions, proposal: ProposeResult, *, ask: bool
 ) -> DeliveryContract:
     """Return the contract of what was given, inferred and, with `ask`, answered."""
-    names = [found.name for found in proposal.inputs]
-    _require_used("--input", [spec.name for spec in wishes.inputs], names)
-    _require_used("--range", wishes.ranges, names)
-    name = wishes.name or _plain_name(folder.name)
-    if ask and not wishes.name:
+    names = [proposed.name for proposed in proposal.inputs]
+    _require_used("--input", [spec.name for spec in options.inputs], names)
+    _require_used("--range", options.ranges, names)
+    name = options.name or _sanitize_name(folder.name)
+    if ask and not options.name:
         name = ask_name(name)
-    given = {spec.name for spec in wishes.inputs}
-    unknown = [found for found in proposal.inputs if found.name not in given]
+    declared = {spec.name for spec in options.inputs}
+    unknown = [proposed for proposed in proposal.inputs if proposed.name not in declared]
     if unknown and not proposal.ran and not ask:
-        raise _unknown(unknown)
+        raise _unknown_inputs(unknown)
     specs = []
-    for found in proposal.inputs:
-        open_to_ask = ask and found.name not in given
-        spec = ask_input(found) if open_to_ask or found.spec is None else found.spec
-        specs.append(_with_range(spec, wishes, found.why, ask=open_to_ask))
+    for proposed in proposal.inputs:
+        open_to_ask = ask and proposed.name not in declared
+        spec = ask_input(proposed) if open_to_ask or proposed.spec is None else proposed.spec
+        specs.append(_add_range(spec, options, proposed.why, ask=open_to_ask))
     axes = dict.fromkeys(a for spec in specs for a in spec.shape if isinstance(a, str))
-    _require_used("--dimension", wishes.dimensions, axes)
-    dimensions = {axis: _dimension(axis, wishes, proposal, ask=ask) for axis in axes}
-    source = replace(wishes.source, created=datetime.now(UTC).isoformat(timespec="seconds"))
+    _require_used("--dimension", options.dimensions, axes)
+    dimensions = {axis: _dimension(axis, options, proposal, ask=ask) for axis in axes}
+    source = replace(options.source, created=datetime.now(UTC).isoformat(timespec="seconds"))
     try:
         section = ModelSection(name, proposal.class_name)
         return DeliveryContract(section, tuple(specs), dimensions=dimensions, source=source)
@@ -152,9 +154,9 @@ def _decide(
         ) from error  # fmt: skip
 
 
-def _require_used(flag: str, said: Iterable[str], names: Iterable[str]) -> None:
+def _require_used(flag: str, values: Iterable[str], names: Iterable[str]) -> None:
     known = list(names)
-    for name in said:
+    for name in values:
         if name not in known:
             raise UsageProblem(
                 f"{flag} names something that isn't there",
@@ -165,39 +167,39 @@ def _require_used(flag: str, said: Iterable[str], names: Iterable[str]) -> None:
             )  # fmt: skip
 
 
-def _unknown(unknown: Sequence[InputProposal]) -> UsageProblem:
+def _unknown_inputs(unknown: Sequence[InputProposal]) -> UsageProblem:
     flags = " ".join(
-        f"--input '{found.name}:{format_spec(found.spec) if found.spec else 'float32:batch,8'}'"
-        for found in unknown
+        f"--input '{each.name}:{format_spec(each.spec) if each.spec else 'float32:batch,8'}'"
+        for each in unknown
     )
     return UsageProblem(
         "nothing was found that the model runs on",
         expected="a flag with dtype and shape for each input that can't be inferred",
-        got="none for " + "; ".join(f"{found.name} ({found.why})" for found in unknown),
+        got="none for " + "; ".join(f"{each.name} ({each.why})" for each in unknown),
         remedy=f"Add what they really take, such as {flags}",
     )
 
 
-def _with_range(spec: TensorSpec, wishes: Wishes, why: str, *, ask: bool) -> TensorSpec:
+def _add_range(spec: TensorSpec, options: InitOptions, why: str, *, ask: bool) -> TensorSpec:
     """Return the input with its values, and where those come from."""
-    if spec.name in wishes.ranges:
-        low, high = wishes.ranges[spec.name]
+    if spec.name in options.ranges:
+        low, high = options.ranges[spec.name]
         return replace(spec, low=low, high=high, origin=DECLARED)
     if ask and "int" in spec.dtype:
         return replace(ask_values(spec), origin=DECLARED)
     return spec if spec.low is None else replace(spec, origin=why[:_WHY_LENGTH])
 
 
-def _dimension(axis: str, wishes: Wishes, proposal: ProposeResult, *, ask: bool) -> Dimension:
-    if axis in wishes.dimensions:
-        return replace(wishes.dimensions[axis], origin=DECLARED)
+def _dimension(axis: str, options: InitOptions, proposal: ProposeResult, *, ask: bool) -> Dimension:
+    if axis in options.dimensions:
+        return replace(options.dimensions[axis], origin=DECLARED)
     known = proposal.dimensions.get(axis, Dimension())
     if ask:
         return replace(ask_dimension(axis, known), origin=DECLARED)
     return replace(known, origin="seen to run" if axis in proposal.dimensions else "by default")
 
 
-def _plain_name(folder: str) -> str:
+def _sanitize_name(folder: str) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", folder.lower()).strip("._-")[:63] or "model"
 
 
@@ -211,9 +213,9 @@ def _require_running(trial: TryResult) -> None:
         )
 
 
-def _tell(folder: Path, contract: DeliveryContract, proposal: ProposeResult) -> None:
+def _print_result(folder: Path, contract: DeliveryContract, proposal: ProposeResult) -> None:
     echo(f"{contract.model.name}: wrote {folder / CONTRACT_FILE}")
-    whys = {found.name: found.why for found in proposal.inputs}
+    whys = {proposed.name: proposed.why for proposed in proposal.inputs}
     for spec in contract.inputs:
         values = "" if spec.low is None else f", values {spec.low:g} to {spec.high:g}"
         echo(f"  {spec}{values}: {whys[spec.name]}")

@@ -24,7 +24,7 @@ def parse_input(text: str) -> TensorSpec:
     An axis is a size or a dimension's name; a scalar has none. Raises `UsageProblem`.
     """
     name, _, rest = text.partition(":")
-    return _checked("--input", text, "NAME:DTYPE:AXES, such as x:float32:batch,3,224,224",
+    return _parse_flag("--input", text, "NAME:DTYPE:AXES, such as x:float32:batch,3,224,224",
                     lambda: parse_spec(name, rest))  # fmt: skip
 
 
@@ -33,7 +33,7 @@ def parse_spec(name: str, text: str) -> TensorSpec:
     dtype, separator, axes = (part.strip() for part in text.partition(":"))
     if not separator:
         raise ValueError(f"expected DTYPE:AXES, with a dtype among {', '.join(DTYPES)}")
-    shape = tuple(_axis(axis.strip()) for axis in axes.split(",")) if axes else ()
+    shape = tuple(_parse_axis(axis.strip()) for axis in axes.split(",")) if axes else ()
     return TensorSpec(name.strip(), dtype, shape)
 
 
@@ -42,7 +42,7 @@ def format_spec(spec: TensorSpec) -> str:
     return f"{spec.dtype}:{','.join(map(str, spec.shape))}"
 
 
-def _axis(text: str) -> int | str:
+def _parse_axis(text: str) -> int | str:
     return int(text) if _SIZE.fullmatch(text) else text
 
 
@@ -52,10 +52,10 @@ def parse_dimension(text: str) -> tuple[str, Dimension]:
     Raises `UsageProblem`.
     """
     name, _, limits = text.partition("=")
-    found = _checked("--dimension", text, "NAME=MIN:MAX, such as batch=1:1024, or with "
+    dimension = _parse_flag("--dimension", text, "NAME=MIN:MAX, such as batch=1:1024, or with "
                      "the number that divides each size, height=16:512:16",
                      lambda: parse_limits(limits))  # fmt: skip
-    return name.strip(), found
+    return name.strip(), dimension
 
 
 def parse_limits(text: str) -> Dimension:
@@ -76,9 +76,9 @@ def format_limits(limits: Dimension) -> str:
 def parse_range(text: str) -> tuple[str, tuple[float, float]]:
     """Return what `NAME=LOW:HIGH` means, such as `ids=0:1999`. Raises `UsageProblem`."""
     name, _, limits = text.partition("=")
-    found = _checked("--range", text, "NAME=LOW:HIGH, such as ids=0:1999",
+    values = _parse_flag("--range", text, "NAME=LOW:HIGH, such as ids=0:1999",
                      lambda: parse_values(limits))  # fmt: skip
-    return name.strip(), found
+    return name.strip(), values
 
 
 def parse_values(text: str) -> tuple[float, float]:
@@ -92,7 +92,7 @@ def parse_values(text: str) -> tuple[float, float]:
     return values
 
 
-def _checked(flag: str, text: str, expected: str, parse: Callable[[], _T]) -> _T:
+def _parse_flag(flag: str, text: str, expected: str, parse: Callable[[], _T]) -> _T:
     try:
         return parse()
     except ValueError as error:
@@ -114,14 +114,16 @@ def ask_name(default: str) -> str:
     return _ask("Name in the registry", default, check)
 
 
-def ask_input(found: InputProposal) -> TensorSpec:
+def ask_input(proposal: InputProposal) -> TensorSpec:
     """Return the dtype and shape of an input; ids keep the values that were inferred."""
-    echo(f"{found.name}: {found.why}", err=True)
-    known = found.spec
-    default = format_spec(known) if known else None
-    spec = _ask(f"  {found.name} as DTYPE:AXES", default, lambda text: parse_spec(found.name, text))
-    if known is not None and "int" in spec.dtype:
-        return replace(spec, low=known.low, high=known.high)
+    echo(f"{proposal.name}: {proposal.why}", err=True)
+    inferred = proposal.spec
+    default = format_spec(inferred) if inferred else None
+    spec = _ask(
+        f"  {proposal.name} as DTYPE:AXES", default, lambda text: parse_spec(proposal.name, text)
+    )
+    if inferred is not None and "int" in spec.dtype:
+        return replace(spec, low=inferred.low, high=inferred.high)
     return spec
 
 
@@ -132,9 +134,9 @@ def ask_values(spec: TensorSpec) -> TensorSpec:
     return replace(spec, low=low, high=high)
 
 
-def ask_dimension(name: str, known: Dimension) -> Dimension:
+def ask_dimension(name: str, inferred: Dimension) -> Dimension:
     """Return the sizes that a dynamic dimension may have."""
-    return _ask(f"  sizes of {name} as MIN:MAX", format_limits(known), parse_limits)
+    return _ask(f"  sizes of {name} as MIN:MAX", format_limits(inferred), parse_limits)
 
 
 def _ask(question: str, default: str | None, parse: Callable[[str], _T]) -> _T:

@@ -31,20 +31,20 @@ from handoff.tasks.optimize.recipe_names import contract_in, require_known_names
 def inspect_delivery(delivery: Path, recipe: Path | None, *, captures: bool, as_json: bool) -> int:
     """Print the verdict on a delivery; return 2 for an unsound one, else 0."""
     delivery = require_folder(delivery)
-    wanted = read_recipe(recipe) if recipe else Recipe()
-    require_known_names(wanted, contract_in(delivery), recipe)
+    parsed = read_recipe(recipe) if recipe else Recipe()
+    require_known_names(parsed, contract_in(delivery), recipe)
     with tempfile.TemporaryDirectory(prefix="handoff-inspect-") as scratch:
         staging = Path(scratch) / "staging"
-        taken, judged = judge_delivery(delivery, staging, wanted)
-        rows = fill_rows(staging, wanted.extensions, Path(scratch)) if captures else ()
+        intake, traceability = judge_delivery(delivery, staging, parsed)
+        rows = fill_rows(staging, parsed.extensions, Path(scratch)) if captures else ()
     if as_json:
-        print_json(_inspection(taken, judged, rows))
+        print_json(_inspection_object(intake, traceability, rows))
     else:
-        weights = size(taken.weights_bytes)
-        echo(f"{taken.contract.model.name}: {judged.verdict} ({taken.nodes} nodes, {weights})")
+        model, weights = intake.contract.model.name, size(intake.weights_bytes)
+        echo(f"{model}: {traceability.verdict} ({intake.nodes} nodes, {weights})")
         if not is_quiet():
-            _tell_inspection(taken, judged, rows)
-    return 2 if judged.verdict == "unsound" else 0
+            _print_inspection(intake, traceability, rows)
+    return 2 if traceability.verdict == "unsound" else 0
 
 
 def judge_delivery(
@@ -58,44 +58,44 @@ def judge_delivery(
         tempfile.TemporaryDirectory(prefix="handoff-log-") as logs,
         closing(StepProcess(plan, Path(logs) / "inspect.log")) as process,
     ):
-        taken = process.run(IntakeJob(delivery, staging))
-        return taken, process.run(TraceabilityJob(staging, recipe.required_lineage, exports=True))
+        intake = process.run(IntakeJob(delivery, staging))
+        return intake, process.run(TraceabilityJob(staging, recipe.required_lineage, exports=True))
 
 
-def _tell_inspection(
-    taken: IntakeResult, judged: TraceabilityResult, rows: tuple[CaptureRow, ...]
+def _print_inspection(
+    intake: IntakeResult, traceability: TraceabilityResult, rows: tuple[CaptureRow, ...]
 ) -> None:
-    echo(f"  {_origin(taken)}")
-    print_findings(judged.findings)
+    echo(f"  {_format_lineage(intake)}")
+    print_findings(traceability.findings)
     if rows:
         print_captures(rows)
-    if hint := hint_for(judged.findings):
+    if hint := hint_for(traceability.findings):
         echo(f"  more: {hint}")
 
 
-def _origin(taken: IntakeResult) -> str:
+def _format_lineage(intake: IntakeResult) -> str:
     """Return who delivered what from where, as far as the delivery says it."""
-    source = taken.contract.source
-    told = {
-        "delivery": taken.digest.short,
+    source = intake.contract.source
+    fields = {
+        "delivery": intake.digest.short,
         "repository": source.repository,
         "commit": source.short_commit(),
         "training run": source.training_run,
         "author": source.author,
         "created": source.created,
     }
-    return one_line(", ".join(f"{label} {value}" for label, value in told.items() if value))
+    return one_line(", ".join(f"{label} {value}" for label, value in fields.items() if value))
 
 
-def _inspection(
-    taken: IntakeResult, judged: TraceabilityResult, rows: tuple[CaptureRow, ...]
+def _inspection_object(
+    intake: IntakeResult, traceability: TraceabilityResult, rows: tuple[CaptureRow, ...]
 ) -> dict[str, object]:
     plain = {
-        "model": taken.contract.model.name,
-        "verdict": judged.verdict,
-        "findings": to_plain(judged.findings),
-        "delivery": str(taken.digest),
-        "contract": to_plain(taken.contract),
+        "model": intake.contract.model.name,
+        "verdict": traceability.verdict,
+        "findings": to_plain(traceability.findings),
+        "delivery": str(intake.digest),
+        "contract": to_plain(intake.contract),
     }
     if rows:
         plain["captures"] = {"rows": to_plain(rows), "recommendation": recommend(rows)}
@@ -108,26 +108,27 @@ def list_passes(*, as_json: bool) -> None:
     from handoff.tasks.optimize.passes import PASSES
 
     default = [choice.name for choice in DEFAULT_PASSES]
-    told = [
+    descriptions = [
         {
             "name": name,
-            "level": chosen.level,
+            "level": pass_class.level,
             "default": name in default,
-            "does": (chosen.__doc__ or "").partition("\n")[0].rstrip("."),
-            "parameters": dict(chosen.parameters),
+            "does": (pass_class.__doc__ or "").partition("\n")[0].rstrip("."),
+            "parameters": dict(pass_class.parameters),
         }
-        for name, chosen in PASSES.items()
+        for name, pass_class in PASSES.items()
     ]
     if as_json:
-        print_json({"passes": told})
+        print_json({"passes": descriptions})
         return
     columns = ("pass", "level", "by default", "what it does")
     rows = [
-        (one["name"], one["level"], "yes" if one["default"] else "no", one["does"]) for one in told
+        (each["name"], each["level"], "yes" if each["default"] else "no", each["does"])
+        for each in descriptions
     ]
     print_table("", columns, [tuple(map(str, row)) for row in rows])
-    for name, chosen in PASSES.items():
-        for parameter, meaning in chosen.parameters.items():
+    for name, pass_class in PASSES.items():
+        for parameter, meaning in pass_class.parameters.items():
             echo(f"{name}: {parameter} is {meaning}")
 
 
@@ -148,9 +149,9 @@ def verify_folder(folder: Path, delivery: Path | None, *, as_json: bool) -> None
         repeated = [repeat_comparison(folder, manifest, slug, delivery) for slug in checked.targets]
     if as_json:
         version = checked.claim.version
-        told = {"ok": True, "model": manifest.model, "version": version,
+        result = {"ok": True, "model": manifest.model, "version": version,
                 "targets": list(checked.targets)}  # fmt: skip
-        print_json({**told, "repeated": repeated})
+        print_json({**result, "repeated": repeated})
         return
     targets = ", ".join(checked.targets)
     echo(
@@ -163,11 +164,11 @@ def verify_folder(folder: Path, delivery: Path | None, *, as_json: bool) -> None
 
 def verify_torches(reference: str, versions: tuple[str, ...], target: str, *, as_json: bool) -> int:
     """Compare a released package in other versions of torch; return 4 if it isn't right in one."""
-    from handoff.infra.commands.registry import find_chosen, parse_reference, releases_of
+    from handoff.infra.commands.registry import parse_reference, releases_of, resolve_pointer
     from handoff.tasks.registry.reverification import verify_with_torches
 
     try:
-        wanted = OtherTorch(versions)
+        other = OtherTorch(versions)
     except ValueError as error:
         _, expected, got = told_place(str(error))
         raise UsageProblem(
@@ -176,10 +177,10 @@ def verify_torches(reference: str, versions: tuple[str, ...], target: str, *, as
         ) from error  # fmt: skip
     settings = read_settings()
     require_writable_home(settings)
-    model, named = parse_reference(reference)
+    model, selector = parse_reference(reference)
     host = read_host_settings(settings)
-    chosen = find_chosen(releases_of(settings), model, named).version
-    version, slug, checks = verify_with_torches(host, model, chosen, target, wanted.also)
+    chosen = resolve_pointer(releases_of(settings), model, selector).version
+    version, slug, checks = verify_with_torches(host, model, chosen, target, other.also)
     if as_json:
         print_json(
             {"model": model, "version": version, "target": slug, "torches": to_plain(checks)}

@@ -17,19 +17,19 @@ def show_keys(*, as_json: bool) -> None:
     """Print the public key that signs here, as PEM, and the ids of those that are trusted."""
     settings = read_settings()
     trust = read_trust(settings.stores.trusted, may_lack=True)
-    own = None if is_made_later(settings.signing_key) else ask_signer(settings.signing_key)
+    signer = None if is_made_later(settings.signing_key) else ask_signer(settings.signing_key)
     if as_json:
         ids = [key.keyid for key in trust.keys]
-        signing, pem = (own.key_id, own.public_pem) if own else (None, "")
+        signing, pem = (signer.key_id, signer.public_pem) if signer else (None, "")
         print_json({"signing": signing, "public_key": pem, "trusted": ids})
         return
-    if own is None:
+    if signer is None:
         echo("No key signs here yet: the first release makes one", err=True)
     else:
-        echo(f"signs here: {own.key_id[:12]}", err=True)
+        echo(f"signs here: {signer.key_id[:12]}", err=True)
     echo(f"trusted: {', '.join(trust.ids) or 'none'}", err=True)
-    if own is not None:
-        echo(own.public_pem.strip())
+    if signer is not None:
+        echo(signer.public_pem.strip())
 
 
 def trust_key(file: Path) -> None:
@@ -43,7 +43,7 @@ def trust_key(file: Path) -> None:
         ) from error  # fmt: skip
     folder = trusted_folder(read_settings().home)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    place = folder / f"{key.keyid[:12]}.pub"
-    shutil.copyfile(file, place)
-    echo(f"{key.keyid[:12]} is trusted: {place}")
+    target = folder / f"{key.keyid[:12]}.pub"
+    shutil.copyfile(file, target)
+    echo(f"{key.keyid[:12]} is trusted: {target}")
     echo("Compare that id with what 'handoff keys show' prints where the key signs")

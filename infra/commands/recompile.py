@@ -34,8 +34,8 @@ def recompile_models(models: tuple[str, ...], alias: str, *, as_json: bool) -> i
         from handoff.flows.parameters import RecompileParameters
 
         # By hand, nobody waits half an hour for what 'handoff conformance' does.
-        wanted = RecompileParameters(alias=alias, models=list(models), conformance=False)
-        return lambda: recompile(wanted)
+        parameters = RecompileParameters(alias=alias, models=list(models), conformance=False)
+        return lambda: recompile(parameters)
 
     failed: NightFailed | None = None
     try:

@@ -33,7 +33,7 @@ def write_difference(page: Path, before: tuple[str, Manifest], after: tuple[str,
     """Write a page of what differs between two versions, each with its name."""
     from handoff.tasks.report.versions_page import NamedVersion, render_difference
 
-    _write(page, render_difference(NamedVersion(*before), NamedVersion(*after)))
+    _write_page(page, render_difference(NamedVersion(*before), NamedVersion(*after)))
 
 
 def write_history(page: Path, releases: Releases, entries: tuple[LedgerEntry, ...]) -> None:
@@ -45,10 +45,10 @@ def write_history(page: Path, releases: Releases, entries: tuple[LedgerEntry, ..
         version: releases.read(model, releases.find(model, version)).manifest for version in kept
     }
     nights = read_nights(releases.store, _NIGHTS_SHOWN)
-    _write(page, render_history(model, entries, versions, nights))
+    _write_page(page, render_history(model, entries, versions, nights))
 
 
-def _write(page: Path, text: str) -> None:
+def _write_page(page: Path, text: str) -> None:
     path = whole_path(page)
     try:
         is_another = path.exists() and not path.read_bytes()[:100].startswith(_BEGINS.encode())
@@ -79,25 +79,27 @@ def releases_of(settings: Settings, *, patience_s: float = 60.0) -> Releases:
 def list_registered(*, as_json: bool) -> None:
     """Print the newest version of every model, and what its aliases point to."""
     releases = releases_of(read_settings())
-    found = []
+    models = []
     for model in releases.models():
         head = releases.require_head(model).entry
         newest = releases.read(model, releases.find(model, None)) if head.kept else None
-        found.append((head, newest))
+        models.append((head, newest))
     if as_json:
-        print_json({"models": [_listed(head, release) for head, release in found]})
+        print_json({"models": [_model_object(head, release) for head, release in models]})
         return
-    if not found:
-        place = releases.store.location
-        echo(f"Nothing is registered in {place} yet. 'handoff release DELIVERY' does it")
+    if not models:
+        location = releases.store.location
+        echo(f"Nothing is registered in {location} yet. 'handoff release DELIVERY' does it")
         return
     columns = ("model", "newest", "delivery", "targets", "released", "aliases")
-    rows = [(head.model, *_row(release), _told_aliases(head)) for head, release in found]
+    rows = [(head.model, *_row(release), _format_aliases(head)) for head, release in models]
     print_table("", columns, rows)
 
 
-def _told_aliases(head: LedgerEntry) -> str:
-    return " ".join(f"@{alias} {held.version}" for alias, held in sorted(head.aliases.items()))
+def _format_aliases(head: LedgerEntry) -> str:
+    return " ".join(
+        f"@{alias} {pointer.version}" for alias, pointer in sorted(head.aliases.items())
+    )
 
 
 def _row(newest: SignedRelease | None) -> tuple[str, ...]:
@@ -108,16 +110,16 @@ def _row(newest: SignedRelease | None) -> tuple[str, ...]:
     return (str(newest.claim.version), manifest.verdict, targets, age(manifest.created))
 
 
-def _listed(head: LedgerEntry, newest: SignedRelease | None) -> dict[str, object]:
+def _model_object(head: LedgerEntry, newest: SignedRelease | None) -> dict[str, object]:
     """Return a model as JSON: `aliases` of its newest version, `pointers` of all its aliases."""
-    told: dict[str, object] = {
+    common: dict[str, object] = {
         "name": head.model,
-        "pointers": {alias: held.version for alias, held in head.aliases.items()},
+        "pointers": {alias: pointer.version for alias, pointer in head.aliases.items()},
     }
     if newest is None:
-        return {**told, "version": None, "aliases": []}
+        return {**common, "version": None, "aliases": []}
     return {
-        **told,
+        **common,
         "version": newest.claim.version,
         "aliases": list(head.aliases_of(newest.claim.version)),
         "verdict": newest.manifest.verdict,
@@ -130,8 +132,8 @@ def _listed(head: LedgerEntry, newest: SignedRelease | None) -> dict[str, object
 def show_version(reference: str, *, as_json: bool) -> None:
     """Print one version of a model."""
     releases = releases_of(read_settings())
-    name, wanted = parse_reference(reference)
-    pointer = find_chosen(releases, name, wanted)
+    name, selector = parse_reference(reference)
+    pointer = resolve_pointer(releases, name, selector)
     release = releases.read(name, pointer)
     aliases = releases.require_head(name).entry.aliases_of(pointer.version)
     version, report = pointer.version, releases.report(name, pointer.version)
@@ -160,7 +162,7 @@ def show_history(name: str, page: Path | None, *, as_json: bool) -> None:
             str(entry.sequence),
             age(entry.at),
             entry.by,
-            _told_entry(entry),
+            _describe_entry(entry),
             "; ".join(filter(None, [entry.reason, *(f"set aside: {o}" for o in entry.overrides)])),
         )
         for entry in reversed(entries)
@@ -168,7 +170,7 @@ def show_history(name: str, page: Path | None, *, as_json: bool) -> None:
     print_table(f"{model}: {len(entries)} entries, each signed, none missing", columns, rows)
 
 
-def _told_entry(entry: LedgerEntry) -> str:
+def _describe_entry(entry: LedgerEntry) -> str:
     if entry.action == "retire":
         return f"version {entry.version} retired"
     was = f" (was {entry.replaced})" if entry.replaced else ""
@@ -185,21 +187,21 @@ def pull_release(
     from handoff.tasks.registry.pull import run as pull
 
     settings = read_settings()
-    name, wanted = parse_reference(reference)
+    name, selector = parse_reference(reference)
     to = whole_path(folder) if folder else None
-    job = PullJob(name, wanted, to, target, settings.stores, installed_torch(), layout)
+    job = PullJob(name, selector, to, target, settings.stores, installed_torch(), layout)
     with shown_transfer() as progress:
         result = pull(job, progress)
-    _tell_chosen(result.chosen)
+    _print_choice(result.chosen)
     if as_json:
         print_json(to_plain(result))
         return
     if is_quiet():
         echo(f"{result.model}@{result.version}")
         return
-    told = f"{result.model} version {result.version}: {result.target}"
+    released = f"{result.model} version {result.version}: {result.target}"
     where = f"in {result.folder}" if result.folder else "verified in the store, nothing was kept"
-    echo(f"{told} {where}")
+    echo(f"{released} {where}")
 
 
 def pull_delivery(reference: str, folder: Path, *, as_json: bool) -> None:
@@ -207,8 +209,8 @@ def pull_delivery(reference: str, folder: Path, *, as_json: bool) -> None:
     from handoff.tasks.registry.pull import restore
 
     settings = read_settings()
-    name, wanted = parse_reference(reference)
-    version = find_chosen(releases_of(settings), name, wanted).version
+    name, selector = parse_reference(reference)
+    version = resolve_pointer(releases_of(settings), name, selector).version
     result = restore(RestoreJob(settings.stores, name, version, whole_path(folder)))
     if as_json:
         print_json({"model": name, "version": version, **to_plain(result)})
@@ -216,14 +218,14 @@ def pull_delivery(reference: str, folder: Path, *, as_json: bool) -> None:
     echo(f"{name} version {version}: its delivery {result.digest.short} in {result.folder}")
 
 
-def find_chosen(releases: Releases, name: str, wanted: str | int | None) -> Pointer:
+def resolve_pointer(releases: Releases, name: str, selector: str | int | None) -> Pointer:
     """Return the version that is wanted; of a name alone say which one it is, and why."""
-    pointer, why = releases.choose(name, wanted)
-    _tell_chosen(why)
+    pointer, why = releases.choose(name, selector)
+    _print_choice(why)
     return pointer
 
 
-def _tell_chosen(why: str) -> None:
+def _print_choice(why: str) -> None:
     # On standard error, so that JSON stays JSON.
     if why and not is_quiet():
         echo(f"handoff: {why}", err=True)
@@ -257,15 +259,15 @@ def parse_version(text: str) -> tuple[str, str | int]:
 
     Raises `UsageProblem` for a name alone: what changes something is about one that was chosen.
     """
-    name, wanted = parse_reference(text)
-    if wanted is None:
+    name, selector = parse_reference(text)
+    if selector is None:
         raise UsageProblem(
             f"that doesn't say which version of {name} is to be promoted",
             expected="NAME@VERSION or NAME@ALIAS", got=text[:80],
             remedy=f"Name one that somebody has looked at, such as {name}@candidate; "
             f"'handoff history {name}' shows what there is",
         )  # fmt: skip
-    return name, wanted
+    return name, selector
 
 
 def require_alias(alias: str) -> None:
@@ -284,32 +286,35 @@ def show_difference(before: str, after: str, page: Path | None, *, as_json: bool
     releases = releases_of(read_settings())
     pointers = []
     for reference in (before, after):
-        name, wanted = parse_reference(reference)
-        pointers.append((name, find_chosen(releases, name, wanted)))
+        name, selector = parse_reference(reference)
+        pointers.append((name, resolve_pointer(releases, name, selector)))
     old, new = (releases.read(name, pointer).manifest for name, pointer in pointers)
-    found = differences(old, new)
+    changes = differences(old, new)
     names = [f"{name}@{pointer.version}" for name, pointer in pointers]
     if page:
         write_difference(page, (names[0], old), (names[1], new))
         return
     if as_json:
-        print_json({"before": names[0], "after": names[1], "changes": to_plain(found)})
+        print_json({"before": names[0], "after": names[1], "changes": to_plain(changes)})
         return
-    if not found:
+    if not changes:
         echo(f"{names[0]} and {names[1]} differ in nothing but when they were made")
         return
-    rows = [(one.section, one.name, one.before or "-", one.after or "-") for one in found]
+    rows = [
+        (change.section, change.name, change.before or "-", change.after or "-")
+        for change in changes
+    ]
     print_table("", ("", "", *names), rows)
 
 
 def parse_alias(text: str) -> tuple[str, str]:
     """Return the name and the alias in `NAME@ALIAS`; raise `UsageProblem` for anything else."""
-    name, wanted = parse_reference(text)
-    if not isinstance(wanted, str):
+    name, selector = parse_reference(text)
+    if not isinstance(selector, str):
         raise UsageProblem(
             "that names no alias that could be followed", expected="NAME@ALIAS", got=text[:80],
             remedy=f"Name one, such as {name}@production; a version stays what it is: "
             "handoff.load opens one that was pulled",
         )  # fmt: skip
-    require_alias(wanted)
-    return name, wanted
+    require_alias(selector)
+    return name, selector

@@ -1,4 +1,4 @@
-"""`handoff release`: run the flow, with Prefect beside it, and tell what came of it."""
+"""`handoff release`: run the flow, with Prefect beside it, and print what came of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.layout import REPORT_FILE
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, read_manifest
 from handoff.infra.cli.group import is_quiet
-from handoff.infra.commands.dry_run import Standing, find_unchanged
+from handoff.infra.commands.dry_run import ReleasedVersion, find_unchanged
 from handoff.infra.commands.registry import releases_of, require_alias
 from handoff.infra.engine.child import begin_servers
 from handoff.infra.engine.workspaces import keep_for_a_look, open_workspace, remove_workspace
@@ -52,51 +52,51 @@ def release_delivery(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Release `delivery`, or only tell what that would do; return the exit code."""
+    """Release `delivery`, or only print what that would do; return the exit code."""
     settings = read_settings()
     delivery = require_folder(delivery)
     recipe = read_recipe(recipe_file) if recipe_file else Recipe()
-    _check(recipe, alias)
+    _require_releasable(recipe, alias)
     require_known_names(recipe, contract_in(delivery), recipe_file)
     if dry_run:
-        from handoff.infra.commands.dry_run import tell_dry_run
+        from handoff.infra.commands.dry_run import print_dry_run
 
-        return tell_dry_run(settings, delivery, recipe, alias, rebuild=rebuild, as_json=as_json)
+        return print_dry_run(settings, delivery, recipe, alias, rebuild=rebuild, as_json=as_json)
     return _release(settings, delivery, recipe, alias, rebuild=rebuild, as_json=as_json)
 
 
 def _release(
     settings: Settings, delivery: Path, recipe: Recipe, alias: str, *, rebuild: bool, as_json: bool
 ) -> int:
-    known = None if rebuild else find_unchanged(settings, delivery, recipe, alias)
-    if known is not None:
-        _tell_unchanged(known.version)
-        _tell_release(settings, known, alias, as_json=as_json)
+    unchanged = None if rebuild else find_unchanged(settings, delivery, recipe, alias)
+    if unchanged is not None:
+        _note_unchanged(unchanged.version)
+        _print_version(settings, unchanged, alias, as_json=as_json)
         return 0
     workspace = open_build(settings, recipe, alias)
     try:
-        with noted_times() as times, shown_progress(_times_before(settings, delivery)):
+        with noted_times() as times, shown_progress(_read_earlier_times(settings, delivery)):
             outcome = run_release(settings, workspace, delivery, recipe, alias, rebuild=rebuild)
     except NotShownYet as error:
         if as_json:
-            print_json({**_released(error, workspace), "error": error.as_record()})
+            print_json({**_released_object(error, workspace), "error": error.as_record()})
         remove_workspace(workspace)
         if as_json:
             return error.exit_code
         raise
     except HandoffError as error:
-        _tell_refusal(error, workspace, as_json=as_json)
+        _print_refusal(error, workspace, as_json=as_json)
         if as_json:
             return error.exit_code
         raise
     if not outcome["reused"]:
         manifest = read_manifest(workspace / "release")
         keep_times(times_folder(settings), manifest.model, times_of(manifest, times))
-    _tell_outcome(settings, outcome, workspace, alias, as_json=as_json)
+    _print_outcome(settings, outcome, workspace, alias, as_json=as_json)
     return 0
 
 
-def _check(recipe: Recipe, alias: str) -> None:
+def _require_releasable(recipe: Recipe, alias: str) -> None:
     """Raise for what no release can be made with, before anything is started."""
     _require_targets(recipe)
     require_alias(alias)
@@ -104,11 +104,11 @@ def _check(recipe: Recipe, alias: str) -> None:
     require_compiler()
 
 
-def _times_before(settings: Settings, delivery: Path) -> StepTimes:
+def _read_earlier_times(settings: Settings, delivery: Path) -> StepTimes:
     """Return the times of the delivered model's steps, nothing where its name can't be read yet."""
     try:
         return read_times(times_folder(settings), read_contract(delivery).model.name)
-    except HandoffError:  # the first step tells what is wrong with it
+    except HandoffError:  # the first step says what is wrong with it
         return StepTimes({})
 
 
@@ -117,7 +117,7 @@ def open_build(settings: Settings, recipe: Recipe, alias: str) -> Path:
 
     Raises `UsageProblem` or `EnvironmentLacking` for what no release can be made with.
     """
-    _check(recipe, alias)
+    _require_releasable(recipe, alias)
     require_writable_home(settings)
     return open_workspace(settings.home / "builds")
 
@@ -132,7 +132,7 @@ def run_release(
     rebuild: bool,
 ) -> dict[str, Any]:
     """Run the flow of a release in the folder `workspace`; return what it returns."""
-    asked = {
+    parameters = {
         "delivery": str(delivery), "recipe": to_plain(recipe), "alias": alias, "rebuild": rebuild,
     }  # fmt: skip
 
@@ -142,7 +142,7 @@ def run_release(
 
         # While Prefect's server goes on importing, and this process only waits for it.
         begin_servers()
-        return lambda: release(ReleaseParameters(**asked))
+        return lambda: release(ReleaseParameters(**parameters))
 
     return call_flow(settings, workspace, load)
 
@@ -159,26 +159,28 @@ def read_outcome(settings: Settings, outcome: dict[str, Any], workspace: Path) -
     return manifest
 
 
-def _tell_outcome(
+def _print_outcome(
     settings: Settings, outcome: dict[str, Any], workspace: Path, alias: str, *, as_json: bool
 ) -> None:
     """Print what the flow released, or found again, and remove the build's files."""
     version, aliases = outcome["version"], tuple(outcome["aliases"])
-    released = Standing(read_outcome(settings, outcome, workspace), version, aliases)
+    released = ReleasedVersion(read_outcome(settings, outcome, workspace), version, aliases)
     if outcome["reused"]:
-        _tell_unchanged(version)
+        _note_unchanged(version)
         if outcome["replaced"]:
             _note(f"@{alias} points to version {version} again (was {outcome['replaced']})")
     for note in outcome["notes"]:
         _note(note)
-    _tell_release(settings, released, alias, as_json=as_json)
+    _print_version(settings, released, alias, as_json=as_json)
 
 
-def _tell_unchanged(version: int) -> None:
+def _note_unchanged(version: int) -> None:
     _note(f"nothing has changed since version {version} was released (--rebuild builds it again)")
 
 
-def _tell_release(settings: Settings, released: Standing, alias: str, *, as_json: bool) -> None:
+def _print_version(
+    settings: Settings, released: ReleasedVersion, alias: str, *, as_json: bool
+) -> None:
     manifest, version, aliases = released.manifest, released.version, released.aliases
     report = releases_of(settings).report(manifest.model, version)
     if as_json:
@@ -197,12 +199,12 @@ def _tell_release(settings: Settings, released: Standing, alias: str, *, as_json
 
 
 def _note(text: str) -> None:
-    """Tell what is no part of the result, unless only that is wanted."""
+    """Print what is no part of the result, unless only that is wanted."""
     if not is_quiet():
         echo(f"handoff: {text}", err=True)
 
 
-def _released(error: NotShownYet, workspace: Path) -> dict[str, Any]:
+def _released_object(error: NotShownYet, workspace: Path) -> dict[str, Any]:
     """Return what was released, as JSON holds it; a version that was found again without files."""
     folder = workspace / "release"
     if not (folder / MANIFEST_FILE).exists():
@@ -211,15 +213,15 @@ def _released(error: NotShownYet, workspace: Path) -> dict[str, Any]:
     return release_object(manifest, version=error.version, aliases=error.aliases, report="")
 
 
-def _tell_refusal(error: HandoffError, workspace: Path, *, as_json: bool) -> None:
+def _print_refusal(error: HandoffError, workspace: Path, *, as_json: bool) -> None:
     """Print what was measured before the refusal, and where the build is kept."""
     folder = workspace / "release"
     manifest = read_manifest(folder) if (folder / MANIFEST_FILE).exists() else None
     if as_json:
-        found: dict[str, Any] = {"model": None, "version": None, "targets": []}
+        record: dict[str, Any] = {"model": None, "version": None, "targets": []}
         if manifest:
-            found = release_object(manifest, version=None, aliases=(), report=_report_of(folder))
-        print_json({**found, "error": error.as_record(), "build": str(workspace)})
+            record = release_object(manifest, version=None, aliases=(), report=_report_of(folder))
+        print_json({**record, "error": error.as_record(), "build": str(workspace)})
         return
     if manifest and not is_quiet():
         print_release(manifest, version=None, aliases=())

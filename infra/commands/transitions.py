@@ -48,11 +48,11 @@ def promote(
     `expected` is the version that it has to stand for now, 0 for none; None asks for nothing.
     Raises `UsageProblem` for a reference that names no version.
     """
-    name, wanted = parse_version(reference)
+    name, selector = parse_version(reference)
     require_alias(alias)
-    promotion = Promotion(name, wanted, alias, override, expected, narrower, new_alias)
-    appended = promote_version(_writable_site(), promotion, _author(reason))
-    _tell(name, appended, f"{alias} points to version {appended.version}", as_json=as_json)
+    promotion = Promotion(name, selector, alias, override, expected, narrower, new_alias)
+    appended = promote_version(_writable_host(), promotion, _author(reason))
+    _print_change(name, appended, f"{alias} points to version {appended.version}", as_json=as_json)
 
 
 def roll_back(
@@ -61,7 +61,7 @@ def roll_back(
     """Make `alias` stand for what it stood for before."""
     name, _ = parse_reference(reference)
     appended = _change(RollBackRequest(name, alias, version), reason)
-    _tell(name, appended, f"{alias} points to version {appended.version}", as_json=as_json)
+    _print_change(name, appended, f"{alias} points to version {appended.version}", as_json=as_json)
 
 
 def retire(reference: str, reason: str, *, as_json: bool) -> None:
@@ -73,33 +73,37 @@ def retire(reference: str, reason: str, *, as_json: bool) -> None:
             remedy="See 'handoff history NAME'",
         )  # fmt: skip
     appended = _change(RetireRequest(name, version), reason)
-    _tell(name, appended, f"version {version} is retired", as_json=as_json)
+    _print_change(name, appended, f"version {version} is retired", as_json=as_json)
 
 
 def sync(reference: str, *, as_json: bool) -> None:
     """Show in MLflow, and in the store's copies for people, what the ledgers say."""
-    host = _writable_site()
+    host = _writable_host()
     if reference:
         models: tuple[str, ...] = (parse_reference(reference)[0],)
     else:
         models = releases_of(read_settings()).models()
     with opened_registrar(host) as (registrar, _):
-        shown = {
+        results = {
             model: registrar.run(CatalogueJob(host.stores, model, repairs=True))
             for model in models
         }  # fmt: skip
-    repaired = {model: list(one.repaired) for model, one in shown.items() if one.repaired}
+    repaired = {
+        model: list(result.repaired) for model, result in results.items() if result.repaired
+    }
     if as_json:
-        aliases = {model: list(one.put_back) for model, one in shown.items() if one.put_back}
+        aliases = {
+            model: list(result.put_back) for model, result in results.items() if result.put_back
+        }
         print_json({"models": list(models), "repaired": repaired, "put_back": aliases})
         return
     for model, versions in repaired.items():
         numbers = ", ".join(map(str, versions))
         echo(f"{model}: MLflow had lost files of version {numbers}, which were uploaded again")
-    for model, one in shown.items():
-        for told in one.put_back:
-            echo(f"{model}: {told} in MLflow now, as the ledger says")
-        for alias in one.foreign:
+    for model, result in results.items():
+        for change in result.put_back:
+            echo(f"{model}: {change} in MLflow now, as the ledger says")
+        for alias in result.foreign:
             echo(f"{model}: @{alias} is MLflow's alone; the ledger has no such alias")
     echo(f"MLflow and the store's copies show what the ledgers say: {', '.join(models)}")
 
@@ -109,18 +113,19 @@ def collect_garbage(grace_h: float, *, pretend: bool, as_json: bool) -> None:
     host = read_host_settings(read_settings())
     with opened_registrar(host) as (registrar, _):
         job = CollectJob(host.stores, grace_h, pretend)
-        found = registrar.run(job)
+        collected = registrar.run(job)
     if as_json:
-        print_json(to_plain(found))
+        print_json(to_plain(collected))
         return
     would = "would be removed" if pretend else "removed"
-    echo(f"{found.removed} objects {would} ({size(found.removed_bytes)})")
-    echo(f"{found.kept} are needed ({size(found.kept_bytes)}), {found.spared} are too new")
-    if found.abandoned:
-        echo(f"{found.abandoned} uploads that never ended were given up")
+    echo(f"{collected.removed} objects {would} ({size(collected.removed_bytes)})")
+    needed = f"{collected.kept} are needed ({size(collected.kept_bytes)})"
+    echo(f"{needed}, {collected.spared} are too new")
+    if collected.abandoned:
+        echo(f"{collected.abandoned} uploads that never ended were given up")
 
 
-def _told_new(entry: LedgerEntry) -> str:
+def _format_new_alias(entry: LedgerEntry) -> str:
     """Return that the entry's alias is a new one, and which others there are; '' where none is."""
     if entry.action != "promote":
         return ""
@@ -129,10 +134,10 @@ def _told_new(entry: LedgerEntry) -> str:
 
 
 def _change(request: Request, reason: str) -> Appended:
-    return change_ledger(_writable_site(), request, _author(reason))
+    return change_ledger(_writable_host(), request, _author(reason))
 
 
-def _writable_site() -> HostSettings:
+def _writable_host() -> HostSettings:
     settings = read_settings()
     require_writable_home(settings)
     return read_host_settings(settings)
@@ -142,7 +147,7 @@ def _author(reason: str) -> Author:
     return Author(author_name(), reason.strip())
 
 
-def _tell(name: str, appended: Appended, what: str, *, as_json: bool) -> None:
+def _print_change(name: str, appended: Appended, what: str, *, as_json: bool) -> None:
     entry: LedgerEntry | None = appended.entry
     if as_json:
         print_json({"model": name, "version": appended.version, "entry": to_plain(entry)})
@@ -150,7 +155,7 @@ def _tell(name: str, appended: Appended, what: str, *, as_json: bool) -> None:
     if entry is None:
         echo(f"{name}: {what} already")
         return
-    was = f" (was {entry.replaced})" if entry.replaced else _told_new(entry)
+    was = f" (was {entry.replaced})" if entry.replaced else _format_new_alias(entry)
     echo(f"{name}: {what}{was}, entry {entry.sequence} of its ledger")
     for measured in entry.measured:
         echo(f"  {measured}")

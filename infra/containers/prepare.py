@@ -49,7 +49,7 @@ _FLOW_RUN = b"handoff.infra.prefect.flow_run"
 _Result = TypeVar("_Result")
 
 
-class NotPrepared(Exception):
+class PreparationFailed(Exception):
     """Something couldn't be set up; the message says what."""
 
 
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
         ("bucket", 1): prepare_bucket,
         ("mlflow-user", 0): prepare_mlflow_user,
         ("pool", 1): require_pool,
-        ("told", 1): require_looked,
+        ("told", 1): require_recent_look,
         ("podtemplates", 1): keep_pod_templates,
         ("drained", 1): wait_until_drained,
     }
@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> int:
         return 64
     try:
         sys.stdout.write(f"{command(*arguments[1:])}\n")
-    except (NotPrepared, OSError) as error:
+    except (PreparationFailed, OSError) as error:
         sys.stderr.write(f"prepare {arguments[0]}: {error}\n")
         return 1
     return 0
@@ -81,8 +81,8 @@ def prepare_databases() -> str:
     import psycopg2
     from psycopg2 import sql
 
-    passwords = {role: _setting(name) for role, name in DATABASE_PASSWORDS.items()}
-    connection = _patiently(lambda: psycopg2.connect(""), psycopg2.OperationalError)
+    passwords = {role: _require(name) for role, name in DATABASE_PASSWORDS.items()}
+    connection = _retry(lambda: psycopg2.connect(""), psycopg2.OperationalError)
     connection.autocommit = True  # no database is made within a transaction
     with connection.cursor() as cursor:
         for role, password in passwords.items():
@@ -116,10 +116,12 @@ def prepare_bucket(bucket: str) -> str:
             client.head_bucket(Bucket=bucket)
         except ClientError as error:
             if error.response["Error"]["Code"] not in {"404", "NoSuchBucket"}:
-                raise NotPrepared(f"the bucket {bucket} can't be looked at: {error}") from error
+                raise PreparationFailed(
+                    f"the bucket {bucket} can't be looked at: {error}"
+                ) from error
             _create_bucket(client, bucket)
 
-    _patiently(make, EndpointConnectionError)
+    _retry(make, EndpointConnectionError)
     return f"bucket: {bucket}"
 
 
@@ -128,27 +130,29 @@ def _create_bucket(client: S3Client, bucket: str) -> None:
     if region == "us-east-1":  # which S3 refuses to be told
         client.create_bucket(Bucket=bucket)
         return
-    place: Any = {"LocationConstraint": region}
-    client.create_bucket(Bucket=bucket, CreateBucketConfiguration=place)
+    configuration: Any = {"LocationConstraint": region}
+    client.create_bucket(Bucket=bucket, CreateBucketConfiguration=configuration)
 
 
 def prepare_mlflow_user() -> str:
     """Make the workers' user: no administrator, it may change what it has made itself."""
-    server = _setting("MLFLOW_TRACKING_URI").rstrip("/")
-    user, password = _setting("MLFLOW_TRACKING_USERNAME"), _setting("MLFLOW_TRACKING_PASSWORD")
-    admin = f"{_setting('MLFLOW_AUTH_ADMIN_USERNAME')}:{_setting('MLFLOW_AUTH_ADMIN_PASSWORD')}"
+    server = _require("MLFLOW_TRACKING_URI").rstrip("/")
+    user, password = _require("MLFLOW_TRACKING_USERNAME"), _require("MLFLOW_TRACKING_PASSWORD")
+    admin = f"{_require('MLFLOW_AUTH_ADMIN_USERNAME')}:{_require('MLFLOW_AUTH_ADMIN_PASSWORD')}"
     body = {"username": user, "password": password}
-    _patiently(lambda: _ask(f"{server}/health", ""), urllib.error.URLError)
+    _retry(lambda: _ask(f"{server}/health", ""), urllib.error.URLError)
     try:
         _ask(f"{server}/api/2.0/mlflow/users/create", admin, body)
     except urllib.error.HTTPError as error:
         text = error.read().decode("utf-8", "replace")
         if "RESOURCE_ALREADY_EXISTS" not in text:
-            raise NotPrepared(f"MLflow refused to make {user}: {error.code} {text[:300]}") from None
+            raise PreparationFailed(
+                f"MLflow refused to make {user}: {error.code} {text[:300]}"
+            ) from None
     try:
         _ask(f"{server}/api/2.0/mlflow/users/get?username={quote(user)}", f"{user}:{password}")
     except urllib.error.HTTPError as error:
-        raise NotPrepared(
+        raise PreparationFailed(
             f"{user} is there, and MLflow doesn't take its password ({error.code}): change it by "
             "the administrator's update-password"
         ) from None
@@ -157,29 +161,29 @@ def prepare_mlflow_user() -> str:
 
 def require_pool(name: str) -> str:
     """Ask the Prefect server for the pool, with this machine's credentials."""
-    address = f"{_setting('PREFECT_API_URL').rstrip('/')}/work_pools/{quote(name)}"
+    address = f"{_require('PREFECT_API_URL').rstrip('/')}/work_pools/{quote(name)}"
     try:
         _ask(address, os.environ.get("PREFECT_API_AUTH_STRING", ""))
     except urllib.error.HTTPError as error:
         remedy = {401: "PREFECT_API_AUTH_STRING is wrong", 404: "'handoff deploy' makes it"}
-        raise NotPrepared(
+        raise PreparationFailed(
             f"work pool {name}: {error.code}. {remedy.get(error.code, error.reason)}"
         ) from None
     return f"work pool: {name}"
 
 
-def require_looked(limit_s: str) -> str:
-    """Return a sentence if `handoff tell` has looked lately; raise `NotPrepared` otherwise.
+def require_recent_look(limit_s: str) -> str:
+    """Return a sentence if `handoff tell` has looked lately; raise `PreparationFailed` otherwise.
 
     It is asked in that container, by the file in which it remembers its last look.
     """
-    file = Path(_setting("HANDOFF_HOME")) / "telling" / "memory.json"
+    file = Path(_require("HANDOFF_HOME")) / "telling" / "memory.json"
     try:
         ago = time.time() - float(json.loads(file.read_text("utf-8"))["looked"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise NotPrepared(f"it has not looked yet: {error}") from error
+        raise PreparationFailed(f"it has not looked yet: {error}") from error
     if ago > float(limit_s):
-        raise NotPrepared(f"it looked {ago:.0f} s ago, expected {limit_s} at most")
+        raise PreparationFailed(f"it looked {ago:.0f} s ago, expected {limit_s} at most")
     return f"it looked {ago:.0f} s ago"
 
 
@@ -198,20 +202,20 @@ def keep_pod_templates(file: str) -> str:
     async def read() -> dict[str, Any]:
         config.load_incluster_config()
         async with client.ApiClient() as api:
-            found = await client.CoreV1Api(api).list_namespaced_pod_template(namespace)
-            content: dict[str, Any] = api.sanitize_for_serialization(found)
+            templates = await client.CoreV1Api(api).list_namespaced_pod_template(namespace)
+            content: dict[str, Any] = api.sanitize_for_serialization(templates)
             return content
 
     def look() -> dict[str, Any]:
         try:
             content = asyncio.run(read())
         except client.ApiException as error:
-            raise NotPrepared(f"the PodTemplates can't be read: {error.status}") from error
+            raise PreparationFailed(f"the PodTemplates can't be read: {error.status}") from error
         if not content["items"]:
             raise LookupError(f"no PodTemplate is in the namespace {namespace}")
         return content
 
-    content = _patiently(look, LookupError)
+    content = _retry(look, LookupError)
     Path(file).write_text(json.dumps({**content, "kind": "PodTemplateList"}), "utf-8")
     return f"PodTemplates: {', '.join(item['metadata']['name'] for item in content['items'])}"
 
@@ -221,28 +225,28 @@ def wait_until_drained(limit_s: str) -> str:
     deadline = time.monotonic() + float(limit_s)
     while left := _flow_runs_here():
         if time.monotonic() > deadline:
-            raise NotPrepared(f"after {limit_s} s flow runs are still under way: {left}")
+            raise PreparationFailed(f"after {limit_s} s flow runs are still under way: {left}")
         time.sleep(1.0)
     return "drained"
 
 
 def _flow_runs_here() -> list[int]:
     """Return the processes of this container that carry out a flow run."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*/cmdline"):
+    processes = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            command = place.read_bytes().split(b"\0")
+            command = file.read_bytes().split(b"\0")
         except OSError:
             continue  # it has ended since
         if _FLOW_RUN in command:
-            found.append(int(place.parent.name))
-    return found
+            processes.append(int(file.parent.name))
+    return processes
 
 
-def _setting(name: str) -> str:
+def _require(name: str) -> str:
     value = os.environ.get(name, "")
     if not value:
-        raise NotPrepared(f"{name} is not set")
+        raise PreparationFailed(f"{name} is not set")
     return value
 
 
@@ -253,13 +257,13 @@ def _ask(address: str, login: str, body: dict[str, str] | None = None) -> bytes:
         headers["Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
     data = None if body is None else json.dumps(body).encode()
     if not address.startswith(("http://", "https://")):
-        raise NotPrepared(f"expected an address with http:// or https://, got {address}")
+        raise PreparationFailed(f"expected an address with http:// or https://, got {address}")
     request = urllib.request.Request(address, data=data, headers=headers)  # noqa: S310 - see above
     with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
         return bytes(answer.read())
 
 
-def _patiently(attempt: Callable[[], _Result], absent: type[Exception]) -> _Result:
+def _retry(attempt: Callable[[], _Result], absent: type[Exception]) -> _Result:
     """Return what the attempt gives; repeat it while the server isn't up yet."""
     deadline = time.monotonic() + START_LIMIT_S
     while True:
@@ -267,7 +271,9 @@ def _patiently(attempt: Callable[[], _Result], absent: type[Exception]) -> _Resu
             return attempt()
         except absent as error:
             if isinstance(error, urllib.error.HTTPError) or time.monotonic() > deadline:
-                raise NotPrepared(f"no answer within {START_LIMIT_S:.0f} s: {error}") from error
+                raise PreparationFailed(
+                    f"no answer within {START_LIMIT_S:.0f} s: {error}"
+                ) from error
             time.sleep(1.0)
 
 

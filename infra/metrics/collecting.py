@@ -20,7 +20,7 @@ LOGGER = logging.getLogger("handoff.metrics")
 Source = Callable[[], Iterable[Sample]]
 
 
-class Figures:
+class MetricsCollector:
     """The figures of several sources, as a collector of `prometheus_client`.
 
     Each answer is of one look; another one within `fresh_s` seconds is given the same figures, so
@@ -34,7 +34,7 @@ class Figures:
     ) -> None:  # fmt: skip
         self._sources, self._fresh_s, self._clock = sources, fresh_s, clock
         self._samples: list[Sample] = []
-        self._looked: float | None = None
+        self._read_at: float | None = None
         self._down: set[str] = set()
         self._lock = threading.Lock()
 
@@ -44,10 +44,10 @@ class Figures:
 
         samples = self.samples()
         for family in FAMILIES:
-            own = [sample for sample in samples if sample.family == family]
-            if own:
+            matching = [sample for sample in samples if sample.family == family]
+            if matching:
                 gauge = GaugeMetricFamily(family.name, family.counts, labels=family.labels)
-                for sample in own:
+                for sample in matching:
                     gauge.add_metric([one_line(label) for label in sample.labels], sample.value)
                 yield gauge
 
@@ -55,18 +55,18 @@ class Figures:
         """Return the figures of a look that is no older than `fresh_s`."""
         with self._lock:
             now = self._clock()
-            if self._looked is None or now - self._looked >= self._fresh_s:
+            if self._read_at is None or now - self._read_at >= self._fresh_s:
                 self._samples = [
                     sample
                     for name, read in self._sources.items()
-                    for sample in self._of(name, read)
+                    for sample in self._read_source(name, read)
                 ]
-                self._looked = self._clock()
+                self._read_at = self._clock()
             return self._samples
 
-    def _of(self, name: str, read: Source) -> list[Sample]:
+    def _read_source(self, name: str, read: Source) -> list[Sample]:
         try:
-            found = list(read())
+            samples = list(read())
         except (HandoffError, OSError) as error:
             if name not in self._down:
                 LOGGER.warning("no figures from the %s: %s", name, one_line(str(error)))
@@ -75,4 +75,4 @@ class Figures:
         if name in self._down:
             LOGGER.warning("figures from the %s again", name)
         self._down.discard(name)
-        return [Sample(SOURCE_UP, (name,), 1), *found]
+        return [Sample(SOURCE_UP, (name,), 1), *samples]

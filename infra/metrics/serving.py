@@ -12,8 +12,8 @@ from handoff.artifacts.digest import Digest
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.stores.store import open_store
 from handoff.infra.engine.environments import prepare_prefect
-from handoff.infra.metrics.collecting import LOGGER, Figures, Source
-from handoff.infra.metrics.sources import of_home, of_prefect, of_store
+from handoff.infra.metrics.collecting import LOGGER, MetricsCollector, Source
+from handoff.infra.metrics.sources import home_samples, prefect_samples, store_samples
 from handoff.infra.metrics.store_use import StoreUse
 from handoff.infra.servers import require_free_port
 from handoff.infra.settings import Settings, read_settings
@@ -23,22 +23,22 @@ _TIMEOUT_S = 5.0
 
 
 @contextmanager
-def figures_of(settings: Settings) -> Iterator[Figures]:
+def figures_of(settings: Settings) -> Iterator[MetricsCollector]:
     """Give the figures of this home, its store and its Prefect server, where there is one."""
-    kept: dict[Digest, Manifest] = {}
+    manifests: dict[Digest, Manifest] = {}
     use = StoreUse(partial(open_store, settings.stores.objects))
     sources: dict[str, Source] = {
-        "home": lambda: of_home(settings), "store": lambda: of_store(settings, kept),
+        "home": lambda: home_samples(settings), "store": lambda: store_samples(settings, manifests),
         "store_use": use.samples,
     }  # fmt: skip
     if settings.is_embedded:
-        yield Figures(sources)
+        yield MetricsCollector(sources)
         return
     prepare_prefect(settings, retries=1)
     from prefect.client.orchestration import get_client
 
     with get_client(httpx_settings={"timeout": _TIMEOUT_S}, sync_client=True) as client:
-        yield Figures({**sources, "prefect": lambda: of_prefect(client)})
+        yield MetricsCollector({**sources, "prefect": lambda: prefect_samples(client)})
 
 
 def print_metrics() -> None:

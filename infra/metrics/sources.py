@@ -14,7 +14,7 @@ from handoff.artifacts.night import read_nights
 from handoff.artifacts.release.manifest import Manifest
 from handoff.flows.names import CONFORMANCE, RECOMPILE, RECOMPILE_MODEL, RELEASE
 from handoff.infra.commands.registry import releases_of
-from handoff.infra.metrics import families as known
+from handoff.infra.metrics import families
 from handoff.infra.metrics.families import Sample
 from handoff.infra.prefect.pools import online_workers
 from handoff.infra.prefect.prefect_api import told_in_sentences
@@ -35,7 +35,7 @@ _MODELS = 500
 _SERVED = "production"
 
 
-def of_prefect(client: SyncPrefectClient) -> Iterator[Sample]:
+def prefect_samples(client: SyncPrefectClient) -> Iterator[Sample]:
     """Give runs by flow and state, and queue and workers of each pool.
 
     Raises `EnvironmentLacking` where the server can't be asked.
@@ -47,13 +47,13 @@ def of_prefect(client: SyncPrefectClient) -> Iterator[Sample]:
         for flow in _FLOWS:
             for state in StateType:
                 count = _count(client, flow=flow, states=(state,))
-                yield Sample(known.FLOW_RUNS, (flow, state.value.lower()), count)
+                yield Sample(families.FLOW_RUNS, (flow, state.value.lower()), count)
         for pool, workers in online_workers(client).items():
-            yield Sample(known.QUEUED, (pool,), _queued(client, pool))
-            yield Sample(known.WORKERS, (pool,), len(workers))
+            yield Sample(families.QUEUED, (pool,), _count_queued(client, pool))
+            yield Sample(families.WORKERS, (pool,), len(workers))
 
 
-def _queued(client: SyncPrefectClient, pool: str) -> int:
+def _count_queued(client: SyncPrefectClient, pool: str) -> int:
     """Return how many runs of a pool are due and aren't running."""
     from prefect.client.schemas.objects import StateType
 
@@ -67,60 +67,64 @@ def _count(
 ) -> int:  # fmt: skip
     from prefect.client.schemas import filters
 
-    wanted: dict[str, Any] = {
+    conditions: dict[str, Any] = {
         "state": filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=list(states)))
     }
     if before is not None:
-        wanted["next_scheduled_start_time"] = filters.FlowRunFilterNextScheduledStartTime(
+        conditions["next_scheduled_start_time"] = filters.FlowRunFilterNextScheduledStartTime(
             before_=before
         )
-    narrowed: dict[str, Any] = {}
+    other_filters: dict[str, Any] = {}
     if flow:
-        narrowed["flow_filter"] = filters.FlowFilter(name=filters.FlowFilterName(any_=[flow]))
+        other_filters["flow_filter"] = filters.FlowFilter(name=filters.FlowFilterName(any_=[flow]))
     if pool:
         name = filters.WorkPoolFilterName(any_=[pool])
-        narrowed["work_pool_filter"] = filters.WorkPoolFilter(name=name)
-    return client.count_flow_runs(flow_run_filter=filters.FlowRunFilter(**wanted), **narrowed)
+        other_filters["work_pool_filter"] = filters.WorkPoolFilter(name=name)
+    return client.count_flow_runs(
+        flow_run_filter=filters.FlowRunFilter(**conditions), **other_filters
+    )
 
 
-def of_store(settings: Settings, kept: dict[Digest, Manifest]) -> Iterator[Sample]:
+def store_samples(settings: Settings, manifests: dict[Digest, Manifest]) -> Iterator[Sample]:
     """Give each model's versions, aliases and figures, and the newest night.
 
-    `kept` has the records that were read before, by the signed releases' digests: they don't
+    `manifests` has the records that were read before, by the signed releases' digests: they don't
     change. Raises `StoreFailed` or `RegistryFailed` where the store can't be read.
     """
     releases = releases_of(settings, patience_s=_PATIENCE_S)
     for model in releases.models():
         entry = releases.require_head(model).entry
-        yield Sample(known.VERSIONS, (model,), len(entry.kept))
-        yield Sample(known.LEDGER, (model,), datetime.fromisoformat(entry.at).timestamp())
+        yield Sample(families.VERSIONS, (model,), len(entry.kept))
+        yield Sample(families.LEDGER, (model,), datetime.fromisoformat(entry.at).timestamp())
         for alias, pointer in entry.aliases.items():
-            yield Sample(known.ALIAS, (model, alias), pointer.version)
+            yield Sample(families.ALIAS, (model, alias), pointer.version)
         if served := entry.aliases.get(_SERVED):
-            if served.release not in kept:
-                kept[served.release] = releases.read(model, served).manifest
-            yield from _of_version(kept[served.release], model)
+            if served.release not in manifests:
+                manifests[served.release] = releases.read(model, served).manifest
+            yield from _version_samples(manifests[served.release], model)
     for night in read_nights(releases.store, 1):
-        yield Sample(known.NIGHT_ENDED, (), datetime.fromisoformat(night.ended).timestamp())
+        yield Sample(families.NIGHT_ENDED, (), datetime.fromisoformat(night.ended).timestamp())
         for outcome, count in Counter(row.outcome for row in night.rows).items():
-            yield Sample(known.NIGHT_MODELS, (outcome,), count)
+            yield Sample(families.NIGHT_MODELS, (outcome,), count)
         built = Counter(
-            one.new.reused or "nothing" for row in night.rows for one in row.comparisons
+            comparison.new.reused or "nothing"
+            for row in night.rows
+            for comparison in row.comparisons
         )
         for reused, count in built.items():
-            yield Sample(known.NIGHT_PACKAGES, (reused,), count)
+            yield Sample(families.NIGHT_PACKAGES, (reused,), count)
 
 
-def _of_version(manifest: Manifest, model: str) -> Iterator[Sample]:
+def _version_samples(manifest: Manifest, model: str) -> Iterator[Sample]:
     for target in manifest.targets:
         labels = (model, _SERVED, target.slug)
         if target.speedup is not None:
-            yield Sample(known.SPEEDUP, labels, target.speedup)
+            yield Sample(families.SPEEDUP, labels, target.speedup)
         if target.rmse_ratio is not None:
-            yield Sample(known.RMSE, labels, target.rmse_ratio)
+            yield Sample(families.RMSE, labels, target.rmse_ratio)
 
 
-def of_home(settings: Settings) -> Iterator[Sample]:
+def home_samples(settings: Settings) -> Iterator[Sample]:
     """Give disks, commits that wait, and the steps' times.
 
     Raises `OSError` where a folder can't be looked at.
@@ -131,12 +135,12 @@ def of_home(settings: Settings) -> Iterator[Sample]:
     for name, folder in folders.items():
         if folder.is_dir():
             disk = shutil.disk_usage(folder)
-            yield Sample(known.DISK_FREE, (name,), disk.free)
-            yield Sample(known.DISK_SIZE, (name,), disk.total)
+            yield Sample(families.DISK_FREE, (name,), disk.free)
+            yield Sample(families.DISK_SIZE, (name,), disk.total)
     models = sorted(path.stem for path in times_folder(settings).glob("*.json"))
     for model in models[:_MODELS]:
         for step, took_s in read_times(times_folder(settings), model).medians().items():
-            yield Sample(known.STEP, (model, step), took_s)
+            yield Sample(families.STEP, (model, step), took_s)
     spool = Spool(settings.home)
-    yield Sample(known.WAITING, (), len(spool.waiting()))
-    yield Sample(known.SET_ASIDE, (), len(spool.set_aside()))
+    yield Sample(families.WAITING, (), len(spool.list_waiting()))
+    yield Sample(families.SET_ASIDE, (), len(spool.list_set_aside()))

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.stores.store import Store
-from handoff.infra.metrics import families as known
+from handoff.infra.metrics import families
 from handoff.infra.metrics.families import Sample
 
 # A listing of a thousand objects is one request, which S3 charges for.
-_HOLDS_S = 3600.0
+_VALID_S = 3600.0
 _PATIENCE_S = 5.0
 
 
@@ -28,9 +28,9 @@ class StoreUse:
         self, open_store: Callable[[], Store], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._open, self._clock = open_store, clock
-        self._listed: tuple[int, int] | None = None
-        self._at = 0.0
-        self._failed: HandoffError | OSError | None = None
+        self._usage: tuple[int, int] | None = None
+        self._listed_at = 0.0
+        self._error: HandoffError | OSError | None = None
         self._thread: threading.Thread | None = None
 
     def samples(self) -> Iterator[Sample]:
@@ -39,19 +39,19 @@ class StoreUse:
             self._thread = threading.Thread(target=self._list, daemon=True, name="store-use")
             self._thread.start()
         if self._thread is not None:
-            self._thread.join(_PATIENCE_S if self._listed is None else 0.0)
+            self._thread.join(_PATIENCE_S if self._usage is None else 0.0)
             if not self._thread.is_alive():
                 self._thread = None
-        if self._failed is not None:
-            failed, self._failed = self._failed, None
-            raise failed
-        if self._listed is not None:
-            objects, size = self._listed
-            yield Sample(known.STORE_OBJECTS, (), objects)
-            yield Sample(known.STORE_BYTES, (), size)
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        if self._usage is not None:
+            objects, size = self._usage
+            yield Sample(families.STORE_OBJECTS, (), objects)
+            yield Sample(families.STORE_BYTES, (), size)
 
     def _is_old(self) -> bool:
-        return self._listed is None or self._clock() - self._at >= _HOLDS_S
+        return self._usage is None or self._clock() - self._listed_at >= _VALID_S
 
     def _list(self) -> None:
         objects = size = 0
@@ -59,6 +59,6 @@ class StoreUse:
             for stored in self._open().keys(""):
                 objects, size = objects + 1, size + stored.size_bytes
         except (HandoffError, OSError) as error:
-            self._failed = error
+            self._error = error
             return
-        self._at, self._listed = self._clock(), (objects, size)
+        self._listed_at, self._usage = self._clock(), (objects, size)

@@ -1,1 +1,1 @@
-"""Telling people: commit statuses, and short messages through a notification block of Prefect's."""
+"""Notifications: commit statuses, and short messages through a notification block of Prefect's."""

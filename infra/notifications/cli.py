@@ -1,4 +1,4 @@
-"""The command that tells people."""
+"""The command that notifies people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 from handoff.infra.cli.group import debug_option
 
 
-@click.command()
+@click.command(name="tell")
 @click.option("--test", "is_test", is_flag=True, help="Send a test message, and end.")
 @click.option("--repository", default="", help="With --test: set a status on a commit of it, too.")
 @click.option("--commit", default="", help="With --test: that commit, with all its digits.")
@@ -17,7 +17,7 @@ from handoff.infra.cli.group import debug_option
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="Look once, send what is due, and end.")
 @debug_option
-def tell(*, is_test: bool, repository: str, commit: str, every: float, once: bool) -> None:
+def notify_people(*, is_test: bool, repository: str, commit: str, every: float, once: bool) -> None:
     """Notify people: commit statuses, and messages through a Prefect notification block.
 
     It reports refused releases, nights that kept, lost or broke a model, and workers that left.
@@ -38,7 +38,7 @@ def tell(*, is_test: bool, repository: str, commit: str, every: float, once: boo
     if is_test:
         notifier.send_test(repository, commit)
         return
-    raise click.exceptions.Exit(notifier.tell(every, once=once))
+    raise click.exceptions.Exit(notifier.run_notifier(every, once=once))
 
 
-COMMANDS = (tell,)
+COMMANDS = (notify_people,)

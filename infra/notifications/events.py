@@ -1,7 +1,8 @@
 """What has happened since the last look at the Prefect server, and what is said of it.
 
 A look misses nothing that happened while this process, the server or its events were away, which
-automations do (a server that was restarted holds events back): what was told is remembered by run.
+automations do (a server that was restarted holds events back): what was reported is remembered by
+run.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from handoff.artifacts.errors import (
 from handoff.artifacts.night import ALARMING, Night, NightRow
 from handoff.artifacts.printable import one_line
 from handoff.flows.names import RECOMPILE, RELEASE
-from handoff.infra.notifications.forge import CommitStatus, State, shortened
-from handoff.infra.notifications.outbox import Memory, Message, Waiting, added
+from handoff.infra.notifications.forge import CommitStatus, State, shorten
+from handoff.infra.notifications.outbox import Memory, Message, PendingStatus, enqueue
 from handoff.infra.prefect.absences import read_absences
 from handoff.infra.prefect.pools import online_workers
 from handoff.infra.prefect.prefect_api import told_in_sentences
-from handoff.infra.triggers.spool import SetAside
+from handoff.infra.triggers.spool import RejectedArrival
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 
 _ENCOUNTERED = re.compile(r"^Flow run encountered an exception:? *")
-_NAMED = re.compile(r"^(" + "|".join(ERRORS) + r"): (.*)$", re.DOTALL)
+_ERROR = re.compile(r"^(" + "|".join(ERRORS) + r"): (.*)$", re.DOTALL)
 # What the delivery itself is refused for; all else is the machine's, or a server's.
 _REFUSALS = (BlessingRefused, DeliveryUnreadable, DeliveryUnsound, UsageProblem)
 _LONGEST_SENTENCE = 600
@@ -50,7 +51,7 @@ _MOST_ROWS = 10
 
 @dataclass(frozen=True)
 class Notice:
-    """What is said of an end: for a status its state, for people a title where they are told."""
+    """What is said of an end: for a status its state, for a message its title."""
 
     state: State
     text: str
@@ -69,11 +70,11 @@ def release_notice(label: str, state: str, message: str, released: str) -> Notic
     if state == "CANCELLED":
         return Notice("error", f"Cancelled: {sentence}" if sentence else "Cancelled.")
     if error is NotShownYet:
-        # The ledger has it, and MLflow is told later.
+        # The ledger has it, and MLflow shows it later.
         return Notice("success", sentence)
     if state == "CRASHED":
-        what = f"crashed, and is not tried again: {sentence}"
-        return Notice("error", f"It {what}", f"Handoff: the release of {label} crashed")
+        text = f"crashed, and is not tried again: {sentence}"
+        return Notice("error", f"It {text}", f"Handoff: the release of {label} crashed")
     if error and issubclass(error, _REFUSALS) and not issubclass(error, BuildCrashed):
         return Notice("failure", sentence, f"Handoff: {label} was refused")
     return Notice(
@@ -82,16 +83,16 @@ def release_notice(label: str, state: str, message: str, released: str) -> Notic
 
 
 def read_sentence(message: str) -> tuple[str, str]:
-    """Return the name of the refusal that a state's message tells, "" for none, and its words."""
+    """Return the name of the refusal that a state's message names, "" for none, and its words."""
     rest = _ENCOUNTERED.sub("", message.strip())
-    found = _NAMED.match(rest)
-    kind, sentence = (found[1], found[2]) if found else ("", rest)
+    match = _ERROR.match(rest)
+    kind, sentence = (match[1], match[2]) if match else ("", rest)
     return kind, one_line(" ".join(sentence.split()))
 
 
-def cut(sentence: str) -> str:
+def truncate_sentence(sentence: str) -> str:
     """Return a sentence as short as a message takes it."""
-    return shortened(sentence, _LONGEST_SENTENCE)
+    return shorten(sentence, _LONGEST_SENTENCE)
 
 
 def night_notice(night: Night) -> tuple[str, str] | None:
@@ -105,20 +106,16 @@ def night_notice(night: Night) -> tuple[str, str] | None:
         if number := sum(row.outcome == outcome and row not in lost for row in rows):
             counts.append(f"{number} {outcome}")
     title = f"Handoff: the night of {night.date}: {', '.join(counts)} of {len(night.rows)} models"
-    lines = [_line(row) for row in (*lost, *(row for row in rows if row not in lost))]
-    return title, "\n".join(_few(lines))
+    lines = [_format_row(row) for row in (*lost, *(row for row in rows if row not in lost))]
+    more = len(lines) - _MOST_ROWS
+    return title, "\n".join([*lines[:_MOST_ROWS], *([f"and {more} more"] if more > 0 else [])])
 
 
-def _line(row: NightRow) -> str:
-    why = shortened(row.why, _LONGEST_ROW)
+def _format_row(row: NightRow) -> str:
+    why = shorten(row.why, _LONGEST_ROW)
     if row.outcome == "kept":
         return f"{row.model}: version {row.old} stays, {row.new} is kept back: {why}"
     return f"{row.model}: {'lost' if row.is_lost else row.outcome}: {why}"
-
-
-def _few(lines: list[str]) -> Iterable[str]:
-    more = len(lines) - _MOST_ROWS
-    return (*lines[:_MOST_ROWS], *([f"and {more} more"] if more > 0 else []))
 
 
 def worker_notice(name: str, pool: str, others: int, why: str = "") -> tuple[str, str]:
@@ -145,23 +142,26 @@ _PAGE = 200
 
 
 @dataclass(frozen=True)
-class Wants:
-    """What is looked for: what messages tell, what commit statuses do, or both."""
+class NotificationKinds:
+    """What is looked for: what messages report, what commit statuses do, or both."""
 
     messages: bool
     statuses: bool
 
 
-def with_set_aside(memory: Memory, refused: Iterable[SetAside], now: float) -> Memory:
+def add_rejected(memory: Memory, rejected: Iterable[RejectedArrival], now: float) -> Memory:
     """Return the memory with a message for each commit that the server refuses for good.
 
-    There is no run of these, and whoever told of them was answered that they are kept.
+    There is no run of these, and whoever announced them was answered that they are kept.
     """
-    for one in refused:
-        key = f"aside:{digest_bytes(f'{one.what} {one.why}'.encode()).hex[:32]}"
+    for arrival in rejected:
+        key = f"aside:{digest_bytes(f'{arrival.what} {arrival.why}'.encode()).hex[:32]}"
         if key not in memory.runs:
-            title = f"Handoff: {one.what} can't be released"
-            memory = added(memory, [Message(f"release {one.what}", title, cut(one.why), now)])
+            title = f"Handoff: {arrival.what} can't be released"
+            memory = enqueue(
+                memory,
+                [Message(f"release {arrival.what}", title, truncate_sentence(arrival.why), now)],
+            )
         memory = replace(memory, runs={**memory.runs, key: now})
     return memory
 
@@ -170,18 +170,18 @@ class EventReader:
     """Looks at one Prefect server; `read_night` gives the record of a nightly's run."""
 
     def __init__(
-        self, client: SyncPrefectClient, wants: Wants, read_night: Callable[[str], Night | None],
-        *, grace_s: float = GRACE_S,
+        self, client: SyncPrefectClient, kinds: NotificationKinds,
+        read_night: Callable[[str], Night | None], *, grace_s: float = GRACE_S,
     ) -> None:  # fmt: skip
         """Look by an open client."""
         self._client = client
-        self._wants = wants
+        self._kinds = kinds
         self._read_night = read_night
         self._grace_s = grace_s
-        self._missing: dict[str, float] = {}
+        self._missing_since: dict[str, float] = {}
 
     def look(self, memory: Memory, now: float) -> Memory:
-        """Return the memory with what is to be told of what happened since the last look.
+        """Return the memory with what is to be reported of what happened since the last look.
 
         The first one begins with what happens from now on. Raises `EnvironmentLacking` where the
         server can't be asked.
@@ -190,13 +190,13 @@ class EventReader:
                                "asked again"):  # fmt: skip
             since = max(memory.since, memory.looked - _OVERLAP_S) or now
             releases, nights = self._deployment(RELEASE), self._deployment(RECOMPILE)
-            known = [one for one in (releases, nights) if one is not None]
-            for run in self._ended(known, since) if known else ():
-                memory = self._tell_end(memory, run, now, is_night=run.deployment_id == nights)
-            if self._wants.statuses and releases is not None:
-                memory = self._tell_beginnings(memory, releases, now)
-            if self._wants.messages:
-                memory = self._tell_workers(memory, now)
+            deployments = [each for each in (releases, nights) if each is not None]
+            for run in self._read_ended(deployments, since) if deployments else ():
+                memory = self._report_end(memory, run, now, is_night=run.deployment_id == nights)
+            if self._kinds.statuses and releases is not None:
+                memory = self._report_beginnings(memory, releases, now)
+            if self._kinds.messages:
+                memory = self._report_workers(memory, now)
         runs = {key: at for key, at in memory.runs.items() if at > now - _REMEMBERED_S}
         return replace(memory, since=memory.since or now, looked=now, runs=runs)
 
@@ -208,43 +208,44 @@ class EventReader:
         except ObjectNotFound:
             return None
 
-    def _ended(self, deployments: list[UUID], since: float) -> list[FlowRun]:
+    def _read_ended(self, deployments: list[UUID], since: float) -> list[FlowRun]:
         """Return the runs that ended after a moment, the one that ended first first."""
         from prefect.client.schemas.filters import FlowRunFilterEndTime
 
         after = FlowRunFilterEndTime(after_=datetime.fromtimestamp(since, UTC))
-        found = [run for run in self._runs(deployments, end_time=after) if run.end_time is not None]
-        return sorted(found, key=lambda run: run.end_time or datetime.now(UTC))
+        runs = [run for run in self._runs(deployments, end_time=after) if run.end_time is not None]
+        return sorted(runs, key=lambda run: run.end_time or datetime.now(UTC))
 
-    def _runs(self, deployments: list[UUID], **wanted: Any) -> Iterator[FlowRun]:  # noqa: ANN401 - Prefect's filters
+    def _runs(self, deployments: list[UUID], **filters: Any) -> Iterator[FlowRun]:  # noqa: ANN401 - Prefect's filters
         from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId
         from prefect.client.schemas.sorting import FlowRunSort
 
-        of = FlowRunFilterDeploymentId(any_=deployments)
-        asked = FlowRunFilter(deployment_id=of, **wanted)
+        deployment_filter = FlowRunFilterDeploymentId(any_=deployments)
+        run_filter = FlowRunFilter(deployment_id=deployment_filter, **filters)
         for offset in range(0, 50 * _PAGE, _PAGE):
             page = self._client.read_flow_runs(
-                flow_run_filter=asked, sort=FlowRunSort.ID_DESC, limit=_PAGE, offset=offset
+                flow_run_filter=run_filter, sort=FlowRunSort.ID_DESC, limit=_PAGE, offset=offset
             )
             yield from page
             if len(page) < _PAGE:
                 return
 
-    def _tell_end(self, memory: Memory, run: FlowRun, now: float, *, is_night: bool) -> Memory:
+    def _report_end(self, memory: Memory, run: FlowRun, now: float, *, is_night: bool) -> Memory:
         key = f"{run.id}:ended"
         if key in memory.runs or run.state is None or not run.state.is_final():
             return memory
         if run.state.is_crashed():
-            follows = self._follows(run, now)
-            if follows is None:
+            is_followed = self._is_followed(run, now)
+            if is_followed is None:
                 return memory
-            if follows:
+            if is_followed:
                 return replace(memory, runs={**memory.runs, key: now})
         memory = replace(memory, runs={**memory.runs, key: now})
-        return self._of_night(memory, run, now) if is_night else self._of_release(memory, run, now)
+        report = self._report_night if is_night else self._report_release
+        return report(memory, run, now)
 
-    def _follows(self, run: FlowRun, now: float) -> bool | None:
-        """Tell whether another run takes a crashed one's place; None: that may still come."""
+    def _is_followed(self, run: FlowRun, now: float) -> bool | None:
+        """Return whether another run takes a crashed one's place; None: that may still come."""
         from handoff.flows.children import MOST_ATTEMPTS, PATIENCE_S, attempt_of, successor
 
         if attempt_of(run) >= MOST_ATTEMPTS:
@@ -254,40 +255,40 @@ class EventReader:
         ended = run.end_time.timestamp() if run.end_time else now
         return False if now - ended > PATIENCE_S else None
 
-    def _of_release(self, memory: Memory, run: FlowRun, now: float) -> Memory:
+    def _report_release(self, memory: Memory, run: FlowRun, now: float) -> Memory:
         assert run.state is not None
         label = _label(run)
-        told = release_notice(
+        notice = release_notice(
             label, run.state.type.value, run.state.message or "", self._headline(run)
         )
-        statuses = self._status(run, told.state, told.text, now)
-        if not told.title or not self._wants.messages:
-            return added(memory, (), statuses)
-        subject = f"release {_asked(run, 'model') or label}"
-        return added(
-            memory, [Message(subject, told.title, _with_link(told.text, run), now)], statuses
+        statuses = self._status(run, notice.state, notice.text, now)
+        if not notice.title or not self._kinds.messages:
+            return enqueue(memory, (), statuses)
+        subject = f"release {_parameter(run, 'model') or label}"
+        return enqueue(
+            memory, [Message(subject, notice.title, _with_link(notice.text, run), now)], statuses
         )
 
-    def _tell_beginnings(self, memory: Memory, deployment: UUID, now: float) -> Memory:
+    def _report_beginnings(self, memory: Memory, deployment: UUID, now: float) -> Memory:
         """Have the commits of runs that go on or wait say so, once for each run."""
         from prefect.client.schemas.filters import FlowRunFilterState, FlowRunFilterStateType
         from prefect.client.schemas.objects import StateType
 
-        going = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
-        wanted = FlowRunFilterState(type=FlowRunFilterStateType(any_=going))
-        for run in self._runs([deployment], state=wanted):
+        active = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
+        state_filter = FlowRunFilterState(type=FlowRunFilterStateType(any_=active))
+        for run in self._runs([deployment], state=state_filter):
             key = f"{run.id}:begun"
             if key not in memory.runs:
                 text = f"Handoff is to release {_label(run)}."
-                memory = added(memory, (), self._status(run, "pending", text, now))
+                memory = enqueue(memory, (), self._status(run, "pending", text, now))
             memory = replace(memory, runs={**memory.runs, key: now})
         return memory
 
-    def _status(self, run: FlowRun, state: Any, text: str, now: float) -> list[Waiting]:  # noqa: ANN401 - a forge's State
-        repository, commit = _asked(run, "repository"), _asked(run, "commit")
-        if not self._wants.statuses or not repository or not commit:
+    def _status(self, run: FlowRun, state: Any, text: str, now: float) -> list[PendingStatus]:  # noqa: ANN401 - a forge's State
+        repository, commit = _parameter(run, "repository"), _parameter(run, "commit")
+        if not self._kinds.statuses or not repository or not commit:
             return []
-        return [Waiting(CommitStatus(repository, commit, state, text, _page(run)), now)]
+        return [PendingStatus(CommitStatus(repository, commit, state, text, _page_url(run)), now)]
 
     def _headline(self, run: FlowRun) -> str:
         """Return what the report of a run is headed with; "" for none."""
@@ -295,63 +296,74 @@ class EventReader:
 
         if run.state is None or not run.state.is_completed():
             return ""
-        wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run.id]))
-        found = self._client.read_artifacts(artifact_filter=wanted, limit=20)
+        artifact_filter = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run.id]))
+        artifacts = self._client.read_artifacts(artifact_filter=artifact_filter, limit=20)
         return next(
-            (one.description or "" for one in found if (one.key or "").startswith("release-")), ""
+            (
+                artifact.description or ""
+                for artifact in artifacts
+                if (artifact.key or "").startswith("release-")
+            ),
+            "",
         )
 
-    def _of_night(self, memory: Memory, run: FlowRun, now: float) -> Memory:
+    def _report_night(self, memory: Memory, run: FlowRun, now: float) -> Memory:
         assert run.state is not None
-        if not self._wants.messages or run.state.is_cancelled():
+        if not self._kinds.messages or run.state.is_cancelled():
             return memory
         why, night = "", None
         try:
             night = self._read_night(str(run.id))
         except HandoffError as error:
             why = f" (its record can't be read: {error})"
-        told = night_notice(night) if night is not None else None
-        if told is None and not run.state.is_completed():
+        notice = night_notice(night) if night is not None else None
+        if notice is None and not run.state.is_completed():
             state = run.state.type.value.lower()
-            told = f"Handoff: the night {state}", cut(f"{run.state.message or ''}{why}")
-        if told is None:
+            notice = (
+                f"Handoff: the night {state}",
+                truncate_sentence(f"{run.state.message or ''}{why}"),
+            )
+        if notice is None:
             return memory
-        return added(memory, [Message("the night", told[0], _with_link(told[1], run), now)])
+        return enqueue(memory, [Message("the night", notice[0], _with_link(notice[1], run), now)])
 
-    def _tell_workers(self, memory: Memory, now: float) -> Memory:
-        """Tell of workers that were online at an earlier look, and haven't been for a while."""
+    def _report_workers(self, memory: Memory, now: float) -> Memory:
+        """Report workers that were online at an earlier look, and haven't been for a while."""
         online = {
             f"{pool}/{name}" for pool, names in online_workers(self._client).items()
             for name in names
         }  # fmt: skip
-        gone = [one for one in memory.workers if one not in online]
-        self._missing = {one: self._missing.get(one, now) for one in gone}
-        left = [one for one in gone if now - self._missing[one] >= self._grace_s]
+        missing = [worker for worker in memory.workers if worker not in online]
+        self._missing_since = {worker: self._missing_since.get(worker, now) for worker in missing}
+        departed = [
+            worker for worker in missing if now - self._missing_since[worker] >= self._grace_s
+        ]
         whys = {
             f"{absence.pool}/{absence.worker}": f"{absence.why}. {absence.remedy}"
-            for absence in (read_absences(self._client) if left else ())
+            for absence in (read_absences(self._client) if departed else ())
         }
-        for one in left:
-            pool, _, name = one.partition("/")
+        for worker in departed:
+            pool, _, name = worker.partition("/")
             others = sum(other.startswith(f"{pool}/") for other in online)
-            title, text = worker_notice(name, pool, others, cut(whys.get(one, "")))
-            memory = added(memory, [Message(f"worker {name}", title, text, now)])
-        workers = tuple(sorted(online | (set(gone) - set(left))))
+            title, text = worker_notice(name, pool, others, truncate_sentence(whys.get(worker, "")))
+            memory = enqueue(memory, [Message(f"worker {name}", title, text, now)])
+        workers = tuple(sorted(online | (set(missing) - set(departed))))
         return replace(memory, workers=workers)
 
 
-def _asked(run: FlowRun, name: str) -> str:
+def _parameter(run: FlowRun, name: str) -> str:
     """Return one of the texts that a release was asked for with; "" where it wasn't."""
-    asked = run.parameters.get("parameters")
-    found = asked.get(name) if isinstance(asked, dict) else None
-    return found if isinstance(found, str) else ""
+    parameters = run.parameters.get("parameters")
+    value = parameters.get(name) if isinstance(parameters, dict) else None
+    return value if isinstance(value, str) else ""
 
 
 def _label(run: FlowRun) -> str:
-    return " ".join(filter(None, (_asked(run, "model"), _asked(run, "commit")[:12]))) or run.name
+    known = filter(None, (_parameter(run, "model"), _parameter(run, "commit")[:12]))
+    return " ".join(known) or run.name
 
 
-def _page(run: FlowRun) -> str:
+def _page_url(run: FlowRun) -> str:
     """Return the page of a run, where its report is, as people reach it (`PREFECT_UI_URL`)."""
     from prefect.utilities.urls import url_for
 
@@ -359,9 +371,9 @@ def _page(run: FlowRun) -> str:
 
 
 def _with_link(text: str, run: FlowRun) -> str:
-    return "\n".join(filter(None, (cut_lines(text), _page(run))))
+    return "\n".join(filter(None, (truncate_text(text), _page_url(run))))
 
 
-def cut_lines(text: str) -> str:
+def truncate_text(text: str) -> str:
     """Return a text of one sentence or of a few lines, as short as a message takes it."""
-    return text if "\n" in text else cut(text)
+    return text if "\n" in text else truncate_sentence(text)

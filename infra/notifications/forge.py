@@ -47,7 +47,7 @@ class CommitStatus:
     context: str = CONTEXT
 
 
-class NotNow(EnvironmentLacking):
+class TemporarilyUnavailable(EnvironmentLacking):
     """The server can't be reached, or is too busy: what was refused now may be taken later."""
 
 
@@ -68,15 +68,15 @@ class Forge:
         parts = urlsplit(repository) if "://" in repository else None
         if parts is not None:
             host, path = parts.hostname or "", parts.path
-        elif found := _SCP.fullmatch(repository):
-            host, path = found[1], found[2]
+        elif match := _SCP.fullmatch(repository):
+            host, path = match[1], match[2]
         else:
             host, path = self.host, repository
         names = path.removeprefix("/").removesuffix("/").removesuffix(".git").split("/")
         is_here = host.lower() == self.host and not (parts is None and path.startswith("/"))
-        is_path = all(_NAME.fullmatch(one) and one.strip(".") for one in names)
-        fits = len(names) == 2 or (self.kind == "gitlab" and 2 < len(names) < 22)
-        return "/".join(names) if is_here and is_path and fits else ""
+        is_path = all(_NAME.fullmatch(name) and name.strip(".") for name in names)
+        has_valid_depth = len(names) == 2 or (self.kind == "gitlab" and 2 < len(names) < 22)
+        return "/".join(names) if is_here and is_path and has_valid_depth else ""
 
     @property
     def host(self) -> str:
@@ -86,7 +86,8 @@ class Forge:
     def post(self, status: CommitStatus) -> bool:
         """Set a status; return whether the commit is one of this server's, and can have one.
 
-        Raises `NotNow` for what may succeed later, and `EnvironmentLacking` for what won't.
+        Raises `TemporarilyUnavailable` for what may succeed later, and `EnvironmentLacking` for
+        what won't.
         """
         import httpx
 
@@ -99,17 +100,18 @@ class Forge:
             # Redirects are not followed: the token is for this server alone.
             answer = httpx.post(address, json=body, headers=headers, timeout=_TIMEOUT_S)
         except httpx.HTTPError as error:
-            raise self._refused(NotNow, path, type(error).__name__) from None
-        if not answer.is_success and not self._has_it_already(answer):
-            kind = NotNow if _is_passing(answer) else EnvironmentLacking
-            raise self._refused(kind, path, f"HTTP {answer.status_code}: {_said(answer)}")
+            raise self._refusal(TemporarilyUnavailable, path, type(error).__name__) from None
+        if not answer.is_success and not self._is_set_already(answer):
+            kind = TemporarilyUnavailable if _is_transient(answer) else EnvironmentLacking
+            reason = shorten(answer.text[:2000], 200) or "nothing more"
+            raise self._refusal(kind, path, f"HTTP {answer.status_code}: {reason}")
         return True
 
     def _request(self, path: str, status: CommitStatus) -> tuple[str, dict[str, str]]:
         body = {
             "state": status.state,
             "context": status.context,
-            "description": shortened(status.text, _LONGEST[self.kind]),
+            "description": shorten(status.text, _LONGEST[self.kind]),
         }
         if urlsplit(status.link).scheme in ("http", "https"):
             body["target_url"] = status.link
@@ -132,34 +134,34 @@ class Forge:
             "X-GitHub-Api-Version": "2022-11-28",
         }
 
-    def _has_it_already(self, answer: httpx.Response) -> bool:
-        """Tell whether GitLab says that the status has that state: another run had it set."""
+    def _is_set_already(self, answer: httpx.Response) -> bool:
+        """Return whether GitLab says that the status has that state: another run had it set."""
         return (
             self.kind == "gitlab"
             and answer.status_code == 400
             and "Cannot transition status" in answer.text
         )
 
-    def _refused(
+    def _refusal(
         self, kind: type[EnvironmentLacking], path: str, got: str
     ) -> EnvironmentLacking:  # fmt: skip
         return kind(
             f"the commit status for {path} was not taken", expected=f"{self.host} to take it",
             got=got.replace(self.token, "..."),
-            remedy="Is it up? It is tried again" if kind is NotNow else "Look at "
+            remedy="Is it up? It is tried again" if kind is TemporarilyUnavailable else "Look at "
             "HANDOFF_FORGE_URL, and whether the token may write statuses of that repository",
         )  # fmt: skip
 
 
 def make_forge(kind: str, url: str, token: str) -> Forge:
     """Return the server that settings name; raise `UsageProblem` for what they can't be."""
-    known = {one: one for one in KINDS}
-    if kind not in known:
+    kinds = {each: each for each in KINDS}
+    if kind not in kinds:
         raise UsageProblem(
             "HANDOFF_FORGE names no kind of server", expected=f"one of {', '.join(KINDS)}",
             got=kind[:40], remedy="Fix it, or unset it: no commit has a status then",
         )  # fmt: skip
-    url = url or _DEFAULTS.get(known[kind], "")
+    url = url or _DEFAULTS.get(kinds[kind], "")
     parts = urlsplit(url)
     is_near = parts.hostname in ("localhost", "127.0.0.1", "::1")
     # The token would be readable on the line.
@@ -182,10 +184,10 @@ def make_forge(kind: str, url: str, token: str) -> Forge:
             remedy="Make one that may write statuses (GitHub: commit statuses; GitLab: api; Gitea: "
             "repository)",
         )  # fmt: skip
-    return Forge(known[kind], url, token)
+    return Forge(kinds[kind], url, token)
 
 
-def shortened(text: str, most: int) -> str:
+def shorten(text: str, most: int) -> str:
     """Return text in one line of at most `most` characters, cut at a word where that goes."""
     text = one_line(" ".join(text.split()))
     if len(text) <= most:
@@ -195,13 +197,9 @@ def shortened(text: str, most: int) -> str:
     return (head if space and len(head) > most // 2 else cut).rstrip(" .,:;") + "..."
 
 
-def _is_passing(answer: httpx.Response) -> bool:
-    """Tell whether an answer may be another one later; GitHub's limits come as 403, too."""
+def _is_transient(answer: httpx.Response) -> bool:
+    """Return whether an answer may be another one later; GitHub's limits come as 403, too."""
     if answer.status_code == 403:
         headers = answer.headers
         return "retry-after" in headers or headers.get("x-ratelimit-remaining") == "0"
     return answer.status_code in _LATER
-
-
-def _said(answer: httpx.Response) -> str:
-    return shortened(answer.text[:2000], 200) or "nothing more"

@@ -22,7 +22,7 @@ _LOOPBACK = "127.0.0.1"
 SETTLED_S = 3.0
 
 
-def chosen_webhook(choices: Choices) -> str:
+def resolve_webhook(choices: Choices) -> str:
     """Return the whole path of the webhook's configuration; '' for none.
 
     Raises `UsageProblem` for one that can't be served after the next start of this machine.
@@ -30,8 +30,8 @@ def chosen_webhook(choices: Choices) -> str:
     if not choices.webhook or choices.webhook == OFF:
         return ""
     path = whole_path(Path(choices.webhook).expanduser())
-    guarded, _ = read_hooks(path, read_secret)
-    by_name = [one.source.label for one in guarded if one.source.secret_env]
+    hooks, _ = read_hooks(path, read_secret)
+    by_name = [hook.source.label for hook in hooks if hook.source.secret_env]
     if by_name:
         raise UsageProblem(
             "the stack outlives this shell, and with it the secrets that it holds",
@@ -41,16 +41,16 @@ def chosen_webhook(choices: Choices) -> str:
     return str(path)
 
 
-def chosen_places(choices: Choices) -> tuple[str, ...]:
+def resolve_watched(choices: Choices) -> tuple[str, ...]:
     """Return what is watched, folders by their whole path; raise `UsageProblem` for no place."""
-    places = tuple(
-        place if "://" in place else str(whole_path(Path(place).expanduser()))
-        for place in choices.watch or ()
-        if place != OFF
+    locations = tuple(
+        location if "://" in location else str(whole_path(Path(location).expanduser()))
+        for location in choices.watch or ()
+        if location != OFF
     )
-    for place in places:
-        open_location(place)
-    return places
+    for location in locations:
+        open_location(location)
+    return locations
 
 
 def services_of_arrivals(stack: Stack, client: Mapping[str, str]) -> list[Service]:
@@ -67,10 +67,10 @@ def services_of_arrivals(stack: Stack, client: Mapping[str, str]) -> list[Servic
         services.append(Service(
             WEBHOOK, tuple(command), client, keeps="all", stage=30, address=webhook_address(stack),
         ))  # fmt: skip
-    for number, place in enumerate(stack.watch, start=1):
+    for number, location in enumerate(stack.watch, start=1):
         services.append(Service(
-            f"{WATCH}-{number}", tuple(isolated("handoff", "watch", place)), client, keeps="all",
-            stage=30, address=place,
+            f"{WATCH}-{number}", tuple(isolated("handoff", "watch", location)), client, keeps="all",
+            stage=30, address=location,
         ))  # fmt: skip
     return services
 

@@ -43,7 +43,7 @@ def share_settings(settings: Settings, login: str, environment: Mapping[str, str
     """
     if not all(environment.get(name) for name in _STORES):
         return
-    shown = {
+    shared_settings = {
         name: value
         for name in _SHARED
         if (value := environment.get(name)) and not is_secret(name, value)
@@ -51,12 +51,12 @@ def share_settings(settings: Settings, login: str, environment: Mapping[str, str
     uri = settings.signing_key.uri
     if ":" in uri.removeprefix("file:"):
         # A key service's address, and not a file of this machine's.
-        shown["HANDOFF_SIGNING_KEY"] = uri
+        shared_settings["HANDOFF_SIGNING_KEY"] = uri
     files = key_files(settings.stores.trusted, may_lack=True)
     trusted = tuple(file.read_text("utf-8") for file in files)
     public = settings.signing_key.public
     signs = public.read_text("utf-8") if public.exists() else ""
-    share(settings.prefect_api, login, StackSettings(shown, trusted, signs))
+    share(settings.prefect_api, login, StackSettings(shared_settings, trusted, signs))
 
 
 def join(url: str, trusted: Sequence[str], *, registers: bool) -> None:
@@ -70,17 +70,17 @@ def join(url: str, trusted: Sequence[str], *, registers: bool) -> None:
     _ask_prefect_login(api)
     shared = read_shared(api, prefect_login())
     host = urlsplit(api).hostname or ""
-    taken = {
-        name: _reached_from_here(name, value, host)
+    adopted = {
+        name: _rewrite_loopback(name, value, host)
         for name, value in shared.settings.items()
         if name in (*_SHARED, "HANDOFF_SIGNING_KEY") and not os.environ.get(name)
     }
-    _require_folder(taken.get("HANDOFF_STORE", ""))
-    os.environ.update(taken)
-    for name, value in sorted(taken.items()):
+    _require_folder(adopted.get("HANDOFF_STORE", ""))
+    os.environ.update(adopted)
+    for name, value in sorted(adopted.items()):
         echo(f"from the stack: {name} is {value}", err=True)
     if registers:
-        _trust(shared, trusted, host)
+        _trust_keys(shared, trusted, host)
         _ask_mlflow_login()
 
 
@@ -113,7 +113,7 @@ def _ask_mlflow_login() -> None:
         os.environ["MLFLOW_TRACKING_PASSWORD"] = ask_secret("MLflow's password")
 
 
-def _reached_from_here(name: str, value: str, host: str) -> str:
+def _rewrite_loopback(name: str, value: str, host: str) -> str:
     """Return an address of the stack's machine as others reach it: by the name that we use."""
     if name not in _ADDRESSES or urlsplit(value).hostname not in LOOPBACK or host in LOOPBACK:
         return value
@@ -125,9 +125,9 @@ def _reached_from_here(name: str, value: str, host: str) -> str:
             "it again",
         )  # fmt: skip
     parts = urlsplit(value)
-    shown = f"[{host}]" if ":" in host else host
+    netloc = f"[{host}]" if ":" in host else host
     port = f":{parts.port}" if parts.port else ""
-    return parts._replace(netloc=f"{shown}{port}").geturl()
+    return parts._replace(netloc=f"{netloc}{port}").geturl()
 
 
 def _require_folder(store: str) -> None:
@@ -140,51 +140,51 @@ def _require_folder(store: str) -> None:
         )  # fmt: skip
 
 
-def _trust(shared: StackSettings, named: Sequence[str], host: str) -> None:
+def _trust_keys(shared: StackSettings, requested: Sequence[str], host: str) -> None:
     """Trust the keys of the stack's that were named or agreed to, from files of this home's."""
     keys = {public_key_of(pem.encode(), "a key").keyid: pem for pem in shared.trusted}
     signs = public_key_of(shared.signs.encode(), "a key").keyid if shared.signs else ""
     if os.environ.get("HANDOFF_TRUSTED_KEYS"):
         known = {key.keyid for key in read_trust(read_settings().stores.trusted).keys}
-        agreed = [one for one in keys if one in known]
+        accepted = [key_id for key_id in keys if key_id in known]
     else:
-        agreed = _agreed(tuple(keys), named, host)
+        accepted = _select_keys(tuple(keys), requested, host)
     folder = home_folder() / "keys" / "joined"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for old in folder.glob("*.pub"):
         old.unlink()
-    for one in agreed:
-        write_whole(folder / f"{one}.pub", keys[one])
+    for key_id in accepted:
+        write_whole(folder / f"{key_id}.pub", keys[key_id])
     os.environ.setdefault("HANDOFF_TRUSTED_KEYS", str(folder))
-    if signs in agreed:
+    if signs in accepted:
         os.environ.setdefault("HANDOFF_SIGNING_PUBLIC_KEY", str(folder / f"{signs}.pub"))
 
 
-def _agreed(keys: Sequence[str], named: Sequence[str], host: str) -> list[str]:
-    """Return the ids of the keys that `named` begins, or that a person says yes to."""
+def _select_keys(keys: Sequence[str], requested: Sequence[str], host: str) -> list[str]:
+    """Return the ids of the keys that `requested` begins, or that a person says yes to."""
     if not keys:
         raise EnvironmentLacking(
             f"the stack at {host} tells no public key", expected="one that it trusts", got="none",
             remedy="Run 'handoff up' there again, or set HANDOFF_TRUSTED_KEYS",
         )  # fmt: skip
-    shown = ", ".join(keys)
-    if not named and on_terminal():
-        echo(f"The stack at {host} says that it trusts: {shown}", err=True)
+    offered = ", ".join(keys)
+    if not requested and on_terminal():
+        echo(f"The stack at {host} says that it trusts: {offered}", err=True)
         question = "Is that what 'handoff keys show' prints where the key signs? yes or no"
         if ask(question, "no").strip(" '") == "yes":
             return list(keys)
-    found = [one for one in keys if any(_begins(one, name) for name in named)]
-    lost = [name for name in named if not any(_begins(one, name) for one in keys)]
-    if lost or not found:
+    selected = [key_id for key_id in keys if any(_is_prefix(key_id, name) for name in requested)]
+    unmatched = [name for name in requested if not any(_is_prefix(key_id, name) for key_id in keys)]
+    if unmatched or not selected:
         raise UsageProblem(
             "nobody has said which of the stack's keys to trust",
             expected=f"--trust with ids of {_SHORTEST_ID} digits or more, as 'handoff keys show' "
             "prints them where the key signs",
-            got=f"{', '.join(lost)[:200] or 'no --trust'}; the stack at {host} has {shown}",
+            got=f"{', '.join(unmatched)[:200] or 'no --trust'}; the stack at {host} has {offered}",
             remedy=f"Compare, and if they are the same: --trust {keys[0]}",
         )  # fmt: skip
-    return found
+    return selected
 
 
-def _begins(key: str, name: str) -> bool:
+def _is_prefix(key: str, name: str) -> bool:
     return len(name) >= _SHORTEST_ID and key.startswith(name.lower())

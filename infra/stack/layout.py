@@ -63,12 +63,12 @@ class Stack:
     @property
     def prefect_api(self) -> str:
         """The address of Prefect's API, as this machine reaches it."""
-        return f"http://{reachable(self.host)}:{self.prefect_port}/api"
+        return f"http://{reachable_host(self.host)}:{self.prefect_port}/api"
 
     @property
     def mlflow(self) -> str:
         """The address of MLflow, as this machine reaches it."""
-        return f"http://{reachable(self.host)}:{self.mlflow_port}"
+        return f"http://{reachable_host(self.host)}:{self.mlflow_port}"
 
     @property
     def metrics_address(self) -> str:
@@ -81,15 +81,15 @@ class Stack:
         return f"http://127.0.0.1:{self.s3_port}"
 
 
-def reachable(host: str) -> str:
+def reachable_host(host: str) -> str:
     """Return the address under which this machine itself reaches a server on `host`."""
-    if is_any(host):
+    if is_wildcard(host):
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host
 
 
-def is_any(host: str) -> bool:
-    """Tell whether a server on `host` listens on every address of this machine."""
+def is_wildcard(host: str) -> bool:
+    """Return whether a server on `host` listens on every address of this machine."""
     return host in ("0.0.0.0", "::")  # noqa: S104 - compared, not listened on
 
 
@@ -168,7 +168,7 @@ class StackLayout:
         known = {entry.name for entry in fields(Stack)}
         return Stack(**with_tuples({k: v for k, v in record.items() if k in known}))
 
-    def forget(self) -> None:
+    def remove_runtime_files(self) -> None:
         """Remove what was only for running: records, sockets, the environment.
 
         Data stay, and so does what the stack was set up with.

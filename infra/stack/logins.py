@@ -12,7 +12,7 @@ from handoff.artifacts.files.writing import write_whole
 from handoff.infra.servers import LOOPBACK
 from handoff.infra.settings import ServedSettings
 from handoff.infra.stack.layout import Stack, StackLayout
-from handoff.infra.stack.postgres import connection
+from handoff.infra.stack.postgres import database_url
 
 _ADMIN = "admin"
 # MLflow refuses a shorter one.
@@ -66,14 +66,14 @@ def _require_mlflow_login(served: ServedSettings) -> None:
         )  # fmt: skip
 
 
-def mlflow_login_environment(place: StackLayout, stack: Stack) -> dict[str, str]:
+def mlflow_login_environment(layout: StackLayout, stack: Stack) -> dict[str, str]:
     """Write the settings of MLflow's basic authentication; return what names them."""
     database = (
-        connection(place, "postgresql+psycopg2", "mlflow_auth")
+        database_url(layout, "postgresql+psycopg2", "mlflow_auth")
         if stack.database == "PostgreSQL"
-        else f"sqlite:///{place.folder / 'mlflow_users.db'}"
+        else f"sqlite:///{layout.folder / 'mlflow_users.db'}"
     )
-    file, key = place.folder / "mlflow_auth.ini", place.folder / "mlflow_sessions.key"
+    file, key = layout.folder / "mlflow_auth.ini", layout.folder / "mlflow_sessions.key"
     write_whole(
         file,
         "[mlflow]\ndefault_permission = READ\n"

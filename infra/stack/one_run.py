@@ -32,11 +32,11 @@ async def carry_out(run: UUID, pool: str) -> int:
     configuration = ProcessJobConfiguration(command=FLOW_RUN_COMMAND)
     configuration.prepare_for_flow_run(flow_run)
     worker = ProcessWorker(work_pool_name=pool)
-    ended: list[int] = []
+    exit_codes: list[int] = []
 
     async def work(*, task_status: TaskStatus[int] = anyio.TASK_STATUS_IGNORED) -> None:
         result = await worker.run(flow_run, configuration, task_status)
-        ended.append(result.status_code)
+        exit_codes.append(result.status_code)
         group.cancel_scope.cancel()
 
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
@@ -45,7 +45,7 @@ async def carry_out(run: UUID, pool: str) -> int:
             async for _ in signals:
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGTERM)
-    return ended[0]
+    return exit_codes[0]
 
 
 def main() -> None:
@@ -53,9 +53,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--pool", required=True)
     parser.add_argument("--run", required=True, type=UUID)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     # A process that a signal ended has no exit code of its own.
-    code = asyncio.run(carry_out(given.run, given.pool))
+    code = asyncio.run(carry_out(arguments.run, arguments.pool))
     sys.exit(code if code >= 0 else 128 - code)
 
 

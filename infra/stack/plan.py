@@ -15,11 +15,11 @@ from handoff.flows.names import BUILD_POOL, CONTROL_POOL
 from handoff.infra.engine.environments import QUIET
 from handoff.infra.servers import LOOPBACK, require_free_port
 from handoff.infra.settings import ServedSettings, Settings, artifact_root
-from handoff.infra.stack.arrivals import chosen_places, chosen_webhook, services_of_arrivals
-from handoff.infra.stack.layout import Choices, Stack, StackLayout, is_any, reachable
+from handoff.infra.stack.arrivals import resolve_watched, resolve_webhook, services_of_arrivals
+from handoff.infra.stack.layout import Choices, Stack, StackLayout, is_wildcard, reachable_host
 from handoff.infra.stack.logins import Logins, mlflow_login_environment
 from handoff.infra.stack.postgres import (
-    connection,
+    database_url,
     find_programs,
     mlflow_address,
     password_environment,
@@ -39,7 +39,7 @@ _LEASES = "prefect.server.concurrency.lease_storage.filesystem"
 
 @dataclass(frozen=True)
 class Plan:
-    """A stack, its services in the order of their start, and what uses it has to be told."""
+    """A stack, its services in the order of their start, and what its clients need to know."""
 
     stack: Stack
     services: Sequence[Service]
@@ -48,10 +48,14 @@ class Plan:
     programs: Path | None
 
 
-def choose(choices: Choices, settings: Settings, served: ServedSettings) -> Stack:
+def resolve_stack(choices: Choices, settings: Settings, served: ServedSettings) -> Stack:
     """Return the stack that is asked for, with defaults where nothing was."""
     is_own = not choices.sqlite and not served.prefect_database
-    if choices.s3 and served.has_own_store and not settings.stores.objects.startswith(_try_out()):
+    if (
+        choices.s3
+        and served.has_own_store
+        and not settings.stores.objects.startswith(_trial_store())
+    ):
         raise UsageProblem(
             "An S3 endpoint for trying out has no use here", expected="--s3 without HANDOFF_STORE",
             got="both", remedy="Leave one of them out",
@@ -71,44 +75,44 @@ def choose(choices: Choices, settings: Settings, served: ServedSettings) -> Stac
         builds=builds,
         s3=bool(choices.s3),
         sqlite=bool(choices.sqlite),
-        store=_try_out() if choices.s3 else settings.stores.objects,
+        store=_trial_store() if choices.s3 else settings.stores.objects,
         database="PostgreSQL" if is_own else "SQLite" if choices.sqlite else "PostgreSQL, named",
-        webhook=chosen_webhook(choices),
+        webhook=resolve_webhook(choices),
         webhook_port=choices.webhook_port or 8787,
-        watch=chosen_places(choices),
+        watch=resolve_watched(choices),
         metrics=bool(choices.metrics),
         metrics_port=choices.metrics_port or 9464,
     )
 
 
-def _try_out() -> str:
+def _trial_store() -> str:
     return f"s3://{BUCKET}/releases"
 
 
-def make_plan(stack: Stack, place: StackLayout, served: ServedSettings, logins: Logins) -> Plan:
+def make_plan(stack: Stack, layout: StackLayout, served: ServedSettings, logins: Logins) -> Plan:
     """Return the services of a stack; raise where something that they need is missing."""
     programs = None
     services: list[Service] = []
     if stack.database == "PostgreSQL":
         programs = find_programs(served.postgres_programs)
-        services.append(postgres_service(place, programs))
+        services.append(postgres_service(layout, programs))
     if stack.s3:
         services.append(_s3(stack))
     client = {
         "PREFECT_API_URL": stack.prefect_api,
         "MLFLOW_TRACKING_URI": stack.mlflow,
-        "HANDOFF_HOME": str(place.home),
+        "HANDOFF_HOME": str(layout.home),
         "HANDOFF_STORE": stack.store,
         **logins.client,
         **(_s3_client(stack) if stack.s3 else {}),
     }
     services += [
-        _prefect(stack, place, served, logins), _mlflow(stack, place, served, logins),
+        _prefect(stack, layout, served, logins), _mlflow(stack, layout, served, logins),
         # One for each pool, however much it has at once: each that polls costs the server
         # something.
         _worker("control", CONTROL_POOL, client, "--limit", str(_CONTROL_LIMIT)),
         _worker("build", BUILD_POOL, client, "--limit", str(stack.builds)),
-        *([_tell(client)] if served.tells else []),
+        *([_notifier(client)] if served.tells else []),
         *services_of_arrivals(stack, client),
         *([_metrics(stack, client)] if stack.metrics else []),
     ]  # fmt: skip
@@ -117,7 +121,7 @@ def make_plan(stack: Stack, place: StackLayout, served: ServedSettings, logins: 
 
 def require_free_ports(stack: Stack) -> None:
     """Raise `UsageProblem` for the first port that something else listens on."""
-    wanted = [
+    ports = [
         ("--prefect-port", stack.host, stack.prefect_port, "Prefect"),
         ("--mlflow-port", stack.host, stack.mlflow_port, "MLflow"),
         *([("--s3-port", "127.0.0.1", stack.s3_port, "the S3 endpoint")] if stack.s3 else []),
@@ -132,14 +136,14 @@ def require_free_ports(stack: Stack) -> None:
             else []
         ),
     ]
-    for option, host, port, name in wanted:
+    for option, host, port, name in ports:
         require_free_port(host, port, name, option)
 
 
-def _prefect(stack: Stack, place: StackLayout, served: ServedSettings, logins: Logins) -> Service:
+def _prefect(stack: Stack, layout: StackLayout, served: ServedSettings, logins: Logins) -> Service:
     environment = {
         **QUIET, **logins.prefect,
-        "PREFECT_HOME": str(place.prefect_home),
+        "PREFECT_HOME": str(layout.prefect_home),
         "PREFECT_API_URL": stack.prefect_api,
         # With the default one a restart of the server leaks every slot that is held, for ever.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": _LEASES,
@@ -149,13 +153,13 @@ def _prefect(stack: Stack, place: StackLayout, served: ServedSettings, logins: L
         environment["PREFECT_SERVER_METRICS_ENABLED"] = "true"
     if stack.host not in LOOPBACK:
         # Where browsers elsewhere find the API.
-        name = socket.gethostname() if is_any(stack.host) else reachable(stack.host)
+        name = socket.gethostname() if is_wildcard(stack.host) else reachable_host(stack.host)
         environment["PREFECT_UI_API_URL"] = f"http://{name}:{stack.prefect_port}/api"
     if stack.database == "PostgreSQL":
-        database = connection(place, "postgresql+asyncpg", "prefect")
-        environment |= password_environment(place)
+        database = database_url(layout, "postgresql+asyncpg", "prefect")
+        environment |= password_environment(layout)
     elif stack.sqlite:
-        database = f"sqlite+aiosqlite:///{place.prefect_home / 'prefect.db'}"
+        database = f"sqlite+aiosqlite:///{layout.prefect_home / 'prefect.db'}"
     else:
         database = read_address(
             served.prefect_database, "PREFECT_SERVER_DATABASE_CONNECTION_URL"
@@ -171,31 +175,31 @@ def _prefect(stack: Stack, place: StackLayout, served: ServedSettings, logins: L
     )  # fmt: skip
 
 
-def _mlflow(stack: Stack, place: StackLayout, served: ServedSettings, logins: Logins) -> Service:
+def _mlflow(stack: Stack, layout: StackLayout, served: ServedSettings, logins: Logins) -> Service:
     environment = {
         **QUIET, **logins.mlflow, **(_s3_client(stack) if stack.s3 else {}),
         # Seven processes more, which nothing here uses.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        "MLFLOW_ARTIFACTS_DESTINATION": artifact_root(place.home, stack.store),
+        "MLFLOW_ARTIFACTS_DESTINATION": artifact_root(layout.home, stack.store),
     }  # fmt: skip
     if stack.database == "PostgreSQL":
-        environment |= password_environment(place)
-        database = connection(place, "postgresql+psycopg2", "mlflow")
+        environment |= password_environment(layout)
+        database = database_url(layout, "postgresql+psycopg2", "mlflow")
     elif stack.sqlite:
-        database = f"sqlite:///{place.home / 'mlflow' / 'mlflow.db'}"
+        database = f"sqlite:///{layout.home / 'mlflow' / 'mlflow.db'}"
     else:
         url = read_address(served.prefect_database, "PREFECT_SERVER_DATABASE_CONNECTION_URL")
         database = mlflow_address(url, served.mlflow_database)
     environment["MLFLOW_BACKEND_STORE_URI"] = database
     if logins.mlflow:
-        environment |= mlflow_login_environment(place, stack)
+        environment |= mlflow_login_environment(layout, stack)
     return Service(
         "mlflow",
         tuple(isolated(
             "mlflow", "server", "--host", stack.host,
             "--port", str(stack.mlflow_port), "--workers", "1",
             *(["--app-name", "basic-auth"] if logins.mlflow else []),
-            *(["--expose-prometheus", str(place.mlflow_metrics)] if stack.metrics else []),
+            *(["--expose-prometheus", str(layout.mlflow_metrics)] if stack.metrics else []),
         )),
         environment, keeps="stores", stage=10, is_awaited=False, address=stack.mlflow,
     )  # fmt: skip
@@ -240,8 +244,8 @@ def _worker(name: str, pool: str, client: dict[str, str], *options: str) -> Serv
     )  # fmt: skip
 
 
-def _tell(client: dict[str, str]) -> Service:
-    # Stopped first: that workers leave with the stack is nothing to tell.
+def _notifier(client: dict[str, str]) -> Service:
+    # Stopped first: that workers leave with the stack is nothing to report.
     return Service(
         "tell", tuple(isolated("handoff", "tell")), client, keeps="token", stage=30,
     )  # fmt: skip
@@ -259,7 +263,7 @@ def require_loopback_or_logins(stack: Stack, logins: Logins) -> None:
     """Raise `UsageProblem` for servers that anybody on the network could use."""
     if stack.host in LOOPBACK or (logins.prefect and logins.mlflow):
         return
-    lacking = [
+    missing = [
         name for name, login in (
             ("PREFECT_SERVER_API_AUTH_STRING", logins.prefect),
             ("MLFLOW_AUTH_ADMIN_PASSWORD", logins.mlflow),
@@ -268,7 +272,7 @@ def require_loopback_or_logins(stack: Stack, logins: Logins) -> None:
     raise UsageProblem(
         "Servers that ask for no login are not shown to the network",
         expected="a loopback address, or logins for Prefect and MLflow",
-        got=f"--host {stack.host[:60]}, and no {' and no '.join(lacking)}",
+        got=f"--host {stack.host[:60]}, and no {' and no '.join(missing)}",
         remedy="Set PREFECT_SERVER_API_AUTH_STRING (user:password) and MLFLOW_AUTH_ADMIN_PASSWORD, "
         "or leave --host out and reach the machine by an SSH tunnel",
     )

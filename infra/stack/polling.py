@@ -2,7 +2,7 @@
 
 Before each job, unless it did so within a minute, it looks at what may have changed since it began
 (`infra.stack.preflight`). Where that fails it takes no job, lets those that it has end, and leaves
-its pool, which the server is told with the reason. It is back as soon as all is proved again.
+its pool, and reports the reason to the server. It is back as soon as all is proved again.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from prefect.workers.process import ProcessJobConfiguration, ProcessWorkerResult
 
 # How long what was proved holds, and how often it is tried again where it was not.
-_HOLDS_S = 60.0
-_AGAIN_S = 30.0
+_VALID_S = 60.0
+_RETRY_S = 30.0
 # A run that went back to the pool is first offered to others, who look every five seconds.
-_RESTS_S = 30.0
+_PAUSE_S = 30.0
 
 
-class ProvingWorker(ProcessWorker):
+class PreflightWorker(ProcessWorker):
     """Prefect's process worker, which asks for no job while its machine fails its own checks."""
 
     def __init__(
@@ -50,14 +50,14 @@ class ProvingWorker(ProcessWorker):
     ) -> None:  # fmt: skip
         """Work for a pool; `leave` ends this once nothing runs here, where something lacks."""
         super().__init__(work_pool_name=pool, name=name, limit=limit)
-        self._prove = partial(run_checks, settings, pool)
+        self._run_checks = partial(run_checks, settings, pool)
         self._leave = leave
-        self._at_work = 0
+        self._running = 0
         self._slots = limit
         # It was all proved before this process began.
-        self._proved = time.monotonic()
-        self._is_doubted = False
-        self._rests_until = 0.0
+        self._checked_at = time.monotonic()
+        self._is_suspect = False
+        self._paused_until = 0.0
         self.lacking: EnvironmentLacking | None = None
 
     @classmethod
@@ -67,7 +67,7 @@ class ProvingWorker(ProcessWorker):
 
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
         """Take jobs, if there is a free slot, and this machine can do them."""
-        is_full = self._slots is not None and self._at_work >= self._slots
+        is_full = self._slots is not None and self._running >= self._slots
         if not is_full and not await self._is_fit():
             return []
         return await super().get_and_submit_flow_runs()
@@ -77,68 +77,68 @@ class ProvingWorker(ProcessWorker):
         task_status: anyio.abc.TaskStatus[int] | None = None,
     ) -> ProcessWorkerResult:  # fmt: skip
         """Run a job; doubt this machine where it failed for the machine's sake."""
-        self._at_work += 1
+        self._running += 1
         try:
             result = await super().run(flow_run, configuration, task_status)
-            if await self._was_handed_back(flow_run):
-                self._is_doubted = True
+            if await self._was_rescheduled(flow_run):
+                self._is_suspect = True
             return result
         finally:
-            self._at_work -= 1
+            self._running -= 1
 
-    async def _was_handed_back(self, flow_run: FlowRun) -> bool:
-        """Tell whether the run went back to its pool (`flows.rescheduling`) since it was taken."""
-        taken = flow_run.state.timestamp if flow_run.state else None
+    async def _was_rescheduled(self, flow_run: FlowRun) -> bool:
+        """Return whether the run was given back to its pool (`flows.rescheduling`) since."""
+        taken_at = flow_run.state.timestamp if flow_run.state else None
         try:
             states = await self.client.read_flow_run_states(flow_run.id)
         except httpx.HTTPError:
             return False
         return any(
-            state.name == "AwaitingRetry" and (taken is None or state.timestamp > taken)
+            state.name == "AwaitingRetry" and (taken_at is None or state.timestamp > taken_at)
             for state in states
         )
 
     async def _is_fit(self) -> bool:
         now = time.monotonic()
-        if now < self._rests_until:
+        if now < self._paused_until:
             return False
-        if not self._is_doubted and self.lacking is None and now - self._proved < _HOLDS_S:
+        if not self._is_suspect and self.lacking is None and now - self._checked_at < _VALID_S:
             return True
         try:
-            briefly = partial(self._prove, briefly=not self._is_doubted)
+            briefly = partial(self._run_checks, briefly=not self._is_suspect)
             await anyio.to_thread.run_sync(briefly)
         except EnvironmentLacking as error:
-            self._doubt(error)
+            self._mark_unfit(error)
             return False
         # Nothing lacks that a check knows of: still, others are to try first what failed here.
-        is_resting = self._is_doubted and self.lacking is None
-        self.lacking, self._is_doubted, self._proved = None, False, time.monotonic()
-        self._rests_until = self._proved + _RESTS_S if is_resting else 0.0
-        return not is_resting
+        is_pausing = self._is_suspect and self.lacking is None
+        self.lacking, self._is_suspect, self._checked_at = None, False, time.monotonic()
+        self._paused_until = self._checked_at + _PAUSE_S if is_pausing else 0.0
+        return not is_pausing
 
-    def _doubt(self, error: EnvironmentLacking) -> None:
+    def _mark_unfit(self, error: EnvironmentLacking) -> None:
         if self.lacking is None:
             echo(f"handoff: {error}", err=True)
-        self.lacking, self._is_doubted = error, True
-        self._rests_until = time.monotonic() + _AGAIN_S
-        if not self._at_work:
+        self.lacking, self._is_suspect = error, True
+        self._paused_until = time.monotonic() + _RETRY_S
+        if not self._running:
             self._leave()
 
 
 async def work(settings: Settings, options: dict[str, Any]) -> EnvironmentLacking | None:
     """Work until this is ended, or something lacks; return that."""
     with anyio.CancelScope() as scope:
-        worker = ProvingWorker(settings, scope.cancel, **options)
+        worker = PreflightWorker(settings, scope.cancel, **options)
         await worker.start(printer=echo)
     return worker.lacking if scope.cancel_called else None
 
 
-def stay_away(settings: Settings, pool: str, name: str, error: HandoffError) -> None:
+def wait_until_fit(settings: Settings, pool: str, name: str, error: HandoffError) -> None:
     """Leave the pool, and return when all that a job needs is proved again."""
     absence = Absence.of(pool, name, error)
     while True:
         tell_absence(settings, absence)
-        time.sleep(_AGAIN_S)
+        time.sleep(_RETRY_S)
         try:
             run_checks(settings, pool)
         except EnvironmentLacking as still:
@@ -167,7 +167,7 @@ def main() -> None:
     reset_signals()
     echo(f"handoff: the worker {options['name']} leaves {options['pool']} until that is put right",
          err=True)  # fmt: skip
-    stay_away(settings, options["pool"], options["name"], lacking)
+    wait_until_fit(settings, options["pool"], options["name"], lacking)
     echo(f"handoff: the worker {options['name']} is back", err=True)
     replace_process([sys.executable, *sys.orig_argv[1:]], {})
 

@@ -34,26 +34,26 @@ _SYSTEM_USER = "postgres"
 DATABASES = ("prefect", "mlflow", "mlflow_auth")
 
 
-def find_programs(named: str) -> Path:
+def find_programs(configured: str) -> Path:
     """Return the folder of `initdb` and `postgres`: the named one, the PATH's, or the newest.
 
     Raise `EnvironmentLacking` where there is none, or where root has no user to run it as.
     """
-    if named:
-        folders = [Path(named)]
+    if configured:
+        folders = [Path(configured)]
     else:
         on_path = shutil.which("initdb")
         # Debian keeps them off the PATH, in a folder for each version.
         installed = sorted(Path(_INSTALLED).glob("*/bin"), key=_version, reverse=True)
         folders = [*([Path(on_path).resolve().parent] if on_path else []), *installed]
-    found = [
+    complete = [
         folder for folder in folders if all((folder / name).exists() for name in _PROGRAMS)
     ]  # fmt: skip
-    if not found:
+    if not complete:
         raise EnvironmentLacking(
             "There is no PostgreSQL for Prefect and MLflow",
             expected="the programs initdb and postgres",
-            got=f"none in {named}" if named else f"none on the PATH or in {_INSTALLED}",
+            got=f"none in {configured}" if configured else f"none on the PATH or in {_INSTALLED}",
             remedy="Install it (Debian: apt-get install postgresql; Fedora: dnf install "
             "postgresql-server), name one that runs by PREFECT_SERVER_DATABASE_CONNECTION_URL, or "
             "add --sqlite to try the stack out",
@@ -64,38 +64,38 @@ def find_programs(named: str) -> Path:
             got="none", remedy=f"Make one (useradd --system {_SYSTEM_USER}), or run Handoff as "
             "another user than root",
         )  # fmt: skip
-    return found[0]
+    return complete[0]
 
 
-def prepare_cluster(place: StackLayout, programs: Path) -> None:
+def prepare_cluster(layout: StackLayout, programs: Path) -> None:
     """Initialise the cluster, unless it is there; its password is kept below the stack's folder."""
-    data, owner = place.database / "data", _system_user()
-    place.database.mkdir(mode=0o700, parents=True, exist_ok=True)
+    data, owner = layout.database / "data", _system_user()
+    layout.database.mkdir(mode=0o700, parents=True, exist_ok=True)
     if owner:
         # The folder above is on the way of the other user: it may pass, and list nothing.
-        place.database.parent.chmod(0o711)
-    for folder in (place.database, place.database / "socket"):
+        layout.database.parent.chmod(0o711)
+    for folder in (layout.database, layout.database / "socket"):
         folder.mkdir(mode=0o700, exist_ok=True)
-        _give(folder, owner)
+        _chown(folder, owner)
     if data.exists():
-        if not _password_file(place).exists():
+        if not _password_file(layout).exists():
             raise EnvironmentLacking(
-                "The database's password is lost", expected=str(_password_file(place)),
-                got="no such file", remedy=f"Put it back, or remove {place.database} with all "
+                "The database's password is lost", expected=str(_password_file(layout)),
+                got="no such file", remedy=f"Put it back, or remove {layout.database} with all "
                 "that Prefect and MLflow have recorded",
             )  # fmt: skip
         return
-    half_made, password_file = place.database / "data.new", place.database / "password"
-    shutil.rmtree(half_made, ignore_errors=True)
+    staging, password_file = layout.database / "data.new", layout.database / "password"
+    shutil.rmtree(staging, ignore_errors=True)
     password = secrets.token_urlsafe(32)
-    write_whole(_password_file(place), f"*:*:*:{_OWNER}:{password}\n")
+    write_whole(_password_file(layout), f"*:*:*:{_OWNER}:{password}\n")
     write_whole(password_file, password)
-    _give(password_file, owner)
+    _chown(password_file, owner)
     try:
-        _initialise(programs, half_made, password_file, owner)
+        _initialise(programs, staging, password_file, owner)
     finally:
         password_file.unlink()
-    half_made.rename(data)
+    staging.rename(data)
 
 
 def _initialise(
@@ -118,59 +118,59 @@ def _initialise(
         )  # fmt: skip
 
 
-def postgres_service(place: StackLayout, programs: Path) -> Service:
+def postgres_service(layout: StackLayout, programs: Path) -> Service:
     """Return the service: a socket, and no port."""
     owner = _system_user()
     return Service(
         name="postgres",
         command=(
-            str(programs / "postgres"), "-D", str(place.database / "data"),
-            "-c", "listen_addresses=", "-c", f"unix_socket_directories={_socket(place)}",
+            str(programs / "postgres"), "-D", str(layout.database / "data"),
+            "-c", "listen_addresses=", "-c", f"unix_socket_directories={_socket_folder(layout)}",
             "-c", "unix_socket_permissions=0700", "-c", "max_connections=200",
         ),
         user=owner.pw_name if owner else "",
         stage=1,
         # A fast shutdown: it waits for no client. Only the first process is to be asked.
         stop_signal="INT", stops_group=False, stop_limit_s=60,
-        address=str(_socket(place)),
+        address=str(_socket_folder(layout)),
     )  # fmt: skip
 
 
-def connection(place: StackLayout, driver: str, database: str) -> str:
+def database_url(layout: StackLayout, driver: str, database: str) -> str:
     """Return a database's address. The password is not in it: see `password_environment`."""
-    return f"{driver}://{_OWNER}@/{database}?host={quote(str(_socket(place)), safe='/')}"
+    return f"{driver}://{_OWNER}@/{database}?host={quote(str(_socket_folder(layout)), safe='/')}"
 
 
-def password_environment(place: StackLayout) -> dict[str, str]:
+def password_environment(layout: StackLayout) -> dict[str, str]:
     """Return what tells libpq and asyncpg where the password is."""
-    return {"PGPASSFILE": str(_password_file(place))}
+    return {"PGPASSFILE": str(_password_file(layout))}
 
 
-def answers(place: StackLayout) -> bool:
-    """Tell whether the cluster accepts a connection and a query."""
+def answers(layout: StackLayout) -> bool:
+    """Return whether the cluster accepts a connection and a query."""
     import psycopg2
 
     try:
-        with connected(place) as cursor:
+        with open_cursor(layout) as cursor:
             cursor.execute("select 1")
             return bool(cursor.fetchone() == (1,))
     except psycopg2.OperationalError:
         return False
 
 
-def make_databases(place: StackLayout) -> None:
+def make_databases(layout: StackLayout) -> None:
     """Make the databases that are missing."""
-    with connected(place) as cursor:
+    with open_cursor(layout) as cursor:
         cursor.execute("select datname from pg_database")
-        there = {row[0] for row in cursor.fetchall()}
+        existing = {row[0] for row in cursor.fetchall()}
         for name in DATABASES:
-            if name not in there:
+            if name not in existing:
                 cursor.execute(f'create database "{name}"')
 
 
-def main_process(place: StackLayout) -> int:
+def main_process(layout: StackLayout) -> int:
     """Return the process of a cluster that runs, though nobody may supervise it; 0 for none."""
-    data = place.database / "data"
+    data = layout.database / "data"
     with contextlib.suppress(OSError, ValueError, IndexError):
         process = int((data / "postmaster.pid").read_text().splitlines()[0])
         # The number may be another process's by now; PostgreSQL works in its data's folder.
@@ -180,29 +180,29 @@ def main_process(place: StackLayout) -> int:
 
 
 @contextlib.contextmanager
-def connected(place: StackLayout) -> Iterator[Any]:
+def open_cursor(layout: StackLayout) -> Iterator[Any]:
     """Give a cursor on the cluster, outside any transaction."""
     import psycopg2
 
-    link = psycopg2.connect(
-        host=str(_socket(place)), user=_OWNER, dbname="postgres",
-        passfile=str(_password_file(place)), connect_timeout=5,
+    connection = psycopg2.connect(
+        host=str(_socket_folder(layout)), user=_OWNER, dbname="postgres",
+        passfile=str(_password_file(layout)), connect_timeout=5,
     )  # fmt: skip
     # A database can't be made within one.
-    link.autocommit = True
+    connection.autocommit = True
     try:
-        with link.cursor() as cursor:
+        with connection.cursor() as cursor:
             yield cursor
     finally:
-        link.close()
+        connection.close()
 
 
-def _socket(place: StackLayout) -> Path:
-    return place.database / "socket"
+def _socket_folder(layout: StackLayout) -> Path:
+    return layout.database / "socket"
 
 
-def _password_file(place: StackLayout) -> Path:
-    return place.folder / "postgres.password"
+def _password_file(layout: StackLayout) -> Path:
+    return layout.folder / "postgres.password"
 
 
 def _system_user() -> pwd.struct_passwd | None:
@@ -215,7 +215,7 @@ def _system_user() -> pwd.struct_passwd | None:
         return None
 
 
-def _give(path: Path, owner: pwd.struct_passwd | None) -> None:
+def _chown(path: Path, owner: pwd.struct_passwd | None) -> None:
     if owner:
         os.chown(path, owner.pw_uid, owner.pw_gid)
 
@@ -247,10 +247,10 @@ def read_address(address: str, variable: str) -> URL:
     return url
 
 
-def mlflow_address(prefect: URL, named: str) -> str:
+def mlflow_address(prefect: URL, configured: str) -> str:
     """Return MLflow's database: the one that is named, else `mlflow` on Prefect's server."""
-    if named:
-        return named
+    if configured:
+        return configured
     url = prefect.set(drivername=_MLFLOW_DRIVER, database="mlflow")
     # The drivers name the one option that most addresses have differently.
     if "ssl" in url.query:
@@ -267,10 +267,12 @@ async def require_database(prefect: URL, *, makes_mlflow: bool) -> None:
 
     engine = create_async_engine(prefect.set(drivername=_DRIVER), isolation_level="AUTOCOMMIT")
     try:
-        async with engine.connect() as link:
-            names = {row[0] for row in await link.execute(text("select datname from pg_database"))}
+        async with engine.connect() as connection:
+            names = {
+                row[0] for row in await connection.execute(text("select datname from pg_database"))
+            }
             if makes_mlflow and "mlflow" not in names:
-                await link.execute(text('create database "mlflow"'))
+                await connection.execute(text('create database "mlflow"'))
     except (SQLAlchemyError, OSError) as error:
         raise UsageProblem(
             "The PostgreSQL that is named can't be used",

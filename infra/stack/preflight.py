@@ -54,7 +54,8 @@ def run_checks(settings: Settings, pool: str, *, briefly: bool = False) -> tuple
     takes seconds, or doesn't change while a machine works: keys, and importing torch.
     """
     checks: list[tuple[str, Callable[[Settings], str]]] = [
-        ("settings", partial(_named, pool)), ("store", _store), ("clock", _clock), ("room", _room),
+        ("settings", partial(_require_named_stores, pool)),
+        ("store", _store), ("clock", _clock), ("room", _room),
     ]  # fmt: skip
     if pool in REGISTERING and urlsplit(settings.stores.tracking_uri).scheme in ("http", "https"):
         checks.append(("MLflow", _mlflow))
@@ -64,10 +65,10 @@ def run_checks(settings: Settings, pool: str, *, briefly: bool = False) -> tuple
         checks.append(("key", _key))
     if pool != CONTROL_POOL:
         checks += [*([] if briefly else [("torch", _torch)]), ("compiler", _compiler)]
-    proved, lacking = [], []
+    passed, lacking = [], []
     for name, check in checks:
         try:
-            proved.append(f"{name}: {check(settings)}")
+            passed.append(f"{name}: {check(settings)}")
         except HandoffError as error:
             lacking.append((name, error))
     if lacking:
@@ -77,20 +78,20 @@ def run_checks(settings: Settings, pool: str, *, briefly: bool = False) -> tuple
             got="; ".join(f"{name}: {error.what}: {error.got}" for name, error in lacking),
             remedy=". ".join(error.remedy for _, error in lacking),
         )
-    return tuple(proved)
+    return tuple(passed)
 
 
-def _named(pool: str, settings: Settings) -> str:
+def _require_named_stores(pool: str, settings: Settings) -> str:
     """Look whether a stack elsewhere has its stores named here: each machine has some of its own.
 
     What is released into this machine's own would be nowhere for all others.
     """
     server = urlsplit(settings.prefect_api).hostname or ""
-    wanted = ["HANDOFF_STORE", *(["MLFLOW_TRACKING_URI"] if pool in REGISTERING else [])]
-    lacking = unset(*wanted)
+    required = ["HANDOFF_STORE", *(["MLFLOW_TRACKING_URI"] if pool in REGISTERING else [])]
+    lacking = unset(*required)
     if server not in LOOPBACK and lacking:
         raise EnvironmentLacking(
-            "the stack's stores are not named here", expected=", ".join(wanted),
+            "the stack's stores are not named here", expected=", ".join(required),
             got=f"no {' and no '.join(lacking)}, with a Prefect server at {server}",
             remedy=f"Set {' and '.join(lacking)} as the stack has it: 'handoff up "
             "--print-environment' prints it there",
@@ -108,8 +109,8 @@ def _store(settings: Settings) -> str:
     releases = open_releases(location, (), settings.stores.seen, patience_s=_PATIENCE_S)
     releases.require_there()
     guarantees = releases.store.check()
-    told = f"{location}, written to and read"
-    return f"{told} ({'. '.join(guarantees.lacking)})" if guarantees.lacking else told
+    text = f"{location}, written to and read"
+    return f"{text} ({'. '.join(guarantees.lacking)})" if guarantees.lacking else text
 
 
 def _mlflow(settings: Settings) -> str:
@@ -178,13 +179,13 @@ def _clock(settings: Settings) -> str:
 def _room(settings: Settings) -> str:
     """Look for room where builds and temporary files are written."""
     require_writable_home(settings)
-    places = (settings.home, Path(tempfile.gettempdir()))
-    place = min(places, key=lambda folder: shutil.disk_usage(folder).free)
-    free = shutil.disk_usage(place).free
+    folders = (settings.home, Path(tempfile.gettempdir()))
+    fullest = min(folders, key=lambda folder: shutil.disk_usage(folder).free)
+    free = shutil.disk_usage(fullest).free
     if free < _ROOM_BYTES:
         raise EnvironmentLacking(
             "a disk is full", expected=f"at least {_ROOM_BYTES / 1e9:.1f} GB free",
-            got=f"{free / 1e9:.1f} GB on the disk of {place}",
+            got=f"{free / 1e9:.1f} GB on the disk of {fullest}",
             remedy="Make room there, or name another folder in HANDOFF_HOME, or in TMPDIR",
         )  # fmt: skip
     return f"{free / 1e9:.0f} GB free"

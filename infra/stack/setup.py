@@ -53,14 +53,14 @@ class Setup:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_setup(place: StackLayout) -> Setup | None:
+def read_setup(layout: StackLayout) -> Setup | None:
     """Return what the home's stack was set up with; None where none was.
 
     Raises `EnvironmentLacking` for a file that can't be read.
     """
     try:
-        plain = json.loads(place.setup.read_text("utf-8"))
-        names = {one.name for one in fields(Choices)}
+        plain = json.loads(layout.setup.read_text("utf-8"))
+        names = {option.name for option in fields(Choices)}
         choices = {name: value for name, value in plain["choices"].items() if name in names}
         settings = {str(name): str(value) for name, value in plain["settings"].items()}
         return Setup(Choices(**with_tuples(choices)), settings)
@@ -68,16 +68,16 @@ def read_setup(place: StackLayout) -> Setup | None:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise EnvironmentLacking(
-            "what the stack was set up with can't be read", expected=f"JSON in {place.setup}",
+            "what the stack was set up with can't be read", expected=f"JSON in {layout.setup}",
             got=one_line(str(error))[:200],
             remedy="Fix that file, or remove it and set the stack up again with all its settings",
         ) from error  # fmt: skip
 
 
-def write_setup(place: StackLayout, setup: Setup) -> None:
+def write_setup(layout: StackLayout, setup: Setup) -> None:
     """Keep what a stack is set up with; only its owner can read it."""
     plain = {"choices": asdict(setup.choices), "settings": dict(setup.settings)}
-    write_whole(place.setup, json.dumps(plain, indent=2), mode=0o600, is_synced=True)
+    write_whole(layout.setup, json.dumps(plain, indent=2), mode=0o600, is_synced=True)
 
 
 def settings_of(environment: Mapping[str, str], *, tries_out: bool) -> dict[str, str]:
@@ -86,82 +86,80 @@ def settings_of(environment: Mapping[str, str], *, tries_out: bool) -> dict[str,
     One that brings an S3 endpoint for trying out has its own store, and its own access to it.
     """
     environment = {**environment, **with_absolute_paths(environment)}
-    found = {name: environment[name] for name in _SETTINGS if environment.get(name)}
-    if "://" not in (store := found.get("HANDOFF_STORE", "://")):
-        found["HANDOFF_STORE"] = str(whole_path(Path(store).expanduser()))
+    settings = {name: environment[name] for name in _SETTINGS if environment.get(name)}
+    if "://" not in (store := settings.get("HANDOFF_STORE", "://")):
+        settings["HANDOFF_STORE"] = str(whole_path(Path(store).expanduser()))
     if tries_out:
-        found.pop("HANDOFF_STORE", None)
-    elif _asks_aws(found):
+        settings.pop("HANDOFF_STORE", None)
+    elif _uses_aws(settings):
         expires = bool(environment.get(_TEMPORARY))
-        found |= {
+        settings |= {
             name: value
             for name, value in environment.items()
             if name.startswith(_AWS) and value and not (expires and name in _KEYS)
         }
-    return found
+    return settings
 
 
-def _asks_aws(settings: Mapping[str, str]) -> bool:
+def _uses_aws(settings: Mapping[str, str]) -> bool:
     store, key = settings.get("HANDOFF_STORE", ""), settings.get("HANDOFF_SIGNING_KEY", "")
     return store.startswith("s3://") or key.startswith("awskms:")
 
 
-def settle(choices: Choices, kept: Setup | None, use: Use | None) -> Setup:
+def resolve_setup(choices: Choices, saved: Setup | None, use: Use | None) -> Setup:
     """Return what to bring a stack up with, and let this process see its settings.
 
     Options that are given go before those that were kept. Raises `UsageProblem` where the shell's
     settings differ from those that were kept, unless it is said which ones to `use`.
     """
-    whole = choices if kept is None else _joined(choices, kept.choices)
-    shell = settings_of(os.environ, tries_out=bool(whole.s3))
-    if kept is None or use == "shell":
-        return Setup(whole, shell)
-    known = dict(kept.settings)
-    if whole.s3:
-        known = {name: value for name, value in known.items() if name != "HANDOFF_STORE"}
-    differing = differences(known, shell)
-    if differing and use != "kept":
+    merged = choices
+    if saved is not None:
+        overrides = {name: value for name, value in asdict(choices).items() if value is not None}
+        merged = replace(saved.choices, **overrides)
+    shell = settings_of(os.environ, tries_out=bool(merged.s3))
+    if saved is None or use == "shell":
+        return Setup(merged, shell)
+    settings = dict(saved.settings)
+    if merged.s3:
+        settings = {name: value for name, value in settings.items() if name != "HANDOFF_STORE"}
+    changes = differences(settings, shell)
+    if changes and use != "kept":
         raise UsageProblem(
             "this shell's settings are not those that the stack was set up with",
-            expected="the same, or none", got="; ".join(differing)[:1000],
+            expected="the same, or none", got="; ".join(changes)[:1000],
             remedy="Run 'handoff up --use kept' for what it was set up with, or "
             "'handoff up --use shell' to set it up with this shell's from now on",
         )  # fmt: skip
-    for name in shell.keys() - known.keys():
+    for name in shell.keys() - settings.keys():
         del os.environ[name]
-    os.environ.update(known)
-    return Setup(whole, known)
+    os.environ.update(settings)
+    return Setup(merged, settings)
 
 
-def _joined(given: Choices, kept: Choices) -> Choices:
-    said = {name: value for name, value in asdict(given).items() if value is not None}
-    return replace(kept, **said)
-
-
-def differences(kept: Mapping[str, str], shell: Mapping[str, str]) -> list[str]:
+def differences(saved: Mapping[str, str], shell: Mapping[str, str]) -> list[str]:
     """Return a phrase for each setting that a shell has and a stack was not set up with so.
 
     What a shell doesn't say is no difference. Secrets are named, and not shown.
     """
-    told = []
+    phrases = []
     for name in sorted(shell):
-        if shell[name] == kept.get(name):
+        if shell[name] == saved.get(name):
             continue
-        if is_secret(name, shell[name]) or is_secret(name, kept.get(name, "")):
-            told.append(f"another {name}" if name in kept else f"{name}, where there was none")
+        if is_secret(name, shell[name]) or is_secret(name, saved.get(name, "")):
+            phrases.append(f"another {name}" if name in saved else f"{name}, where there was none")
         else:
-            told.append(f"{name} is {shell[name]}, and was {kept.get(name, 'not set')}")
-    return [one_line(text)[:200] for text in told]
+            phrases.append(f"{name} is {shell[name]}, and was {saved.get(name, 'not set')}")
+    return [one_line(text)[:200] for text in phrases]
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Tell whether a setting may not be shown: by its name, or an address with a password in it."""
+    """Return whether a setting may not be shown: by its name, or a password in an address."""
     if any(word in name for word in _SECRET):
         return True
     return "://" in value and urlsplit(value).password is not None
 
 
-def told(setup: Setup) -> str:
+def describe_setup(setup: Setup) -> str:
     """Return in words what was kept and is used again, without its secrets; '' for nothing."""
     parts = [
         f"{name.removeprefix('HANDOFF_').lower()} {value}"
@@ -172,11 +170,11 @@ def told(setup: Setup) -> str:
     more = len(setup.settings) - len(parts)
     if more:
         parts.append(f"{more} more setting{'s' * (more > 1)}")
-    given = asdict(setup.choices)
+    options = asdict(setup.choices)
     parts += [
-        f"--{name.replace('_', '-')} {one}"
-        for name, value in given.items()
+        f"--{name.replace('_', '-')} {item}"
+        for name, value in options.items()
         if value
-        for one in (value if isinstance(value, tuple) else (value,))
+        for item in (value if isinstance(value, tuple) else (value,))
     ]
     return one_line(", ".join(parts))

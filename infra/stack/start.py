@@ -30,7 +30,7 @@ def start(service: Service) -> NoReturn:
         ])  # fmt: skip
     reset_signals()
     if service.user:
-        _become(service.user)
+        _switch_user(service.user)
     os.execvpe(service.command[0], service.command, environment)  # noqa: S606 - argv of our own
 
 
@@ -40,7 +40,7 @@ def reset_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _become(user: str) -> None:
+def _switch_user(user: str) -> None:
     os.chdir("/")  # this user's folders may be closed to that one
     entry = pwd.getpwnam(user)
     os.setgroups([])

@@ -29,12 +29,12 @@ _PAUSE_S = 0.25
 
 
 def is_healthy(
-    service: Service, stack: Stack, place: StackLayout, login: str, started: float
+    service: Service, stack: Stack, layout: StackLayout, login: str, started: float
 ) -> bool:
-    """Tell whether a service answers; `started` is when its process began, in s since 1970."""
+    """Return whether a service answers; `started` is when its process began, in s since 1970."""
     match service.name:
         case "postgres":
-            return postgres.answers(place)
+            return postgres.answers(layout)
         case "prefect":
             # That one asks the database, too.
             return get_status(f"{stack.prefect_api}/ready") == 200
@@ -43,7 +43,7 @@ def is_healthy(
         case "s3":
             return get_status(f"{stack.s3_endpoint}/moto-api/") == 200
         case "tell":
-            looked = read_memory(memory_file(place.home)).looked
+            looked = read_memory(memory_file(layout.home)).looked
             return looked >= started and time.time() - looked < _LOOKED_S
         case arrivals.WEBHOOK:
             return get_status(f"{arrivals.webhook_address(stack)}/health") == 200
@@ -57,7 +57,7 @@ def is_healthy(
 
 
 def wait_until_healthy(
-    service: Service, supervision: Supervision, place: StackLayout, ask: Callable[[float], bool]
+    service: Service, supervision: Supervision, layout: StackLayout, ask: Callable[[float], bool]
 ) -> None:
     """Wait for a service; raise `EnvironmentLacking` with its last words when it doesn't come up.
 
@@ -71,7 +71,7 @@ def wait_until_healthy(
             return
         if len(starts) > _TRIES or state.status == "FATAL":
             break
-    log = place.logs / f"{service.name}.log"
+    log = layout.logs / f"{service.name}.log"
     raise EnvironmentLacking(
         f"The service {service.name} doesn't come up", expected="it to answer",
         got=last_words(log) or "no word from it",
@@ -97,8 +97,8 @@ def show_status(*, as_json: bool) -> int:
     """Print each service; return 0 when all of them are healthy, else 1."""
     settings = read_settings()
     prepare_prefect(settings)
-    place = StackLayout(settings.home)
-    supervision = Supervision(place)
+    layout = StackLayout(settings.home)
+    supervision = Supervision(layout)
     if not supervision.is_running():
         if as_json:
             print_json({"running": False, "services": []})
@@ -106,76 +106,76 @@ def show_status(*, as_json: bool) -> int:
             echo("The stack isn't running: 'handoff up' starts it. It is for nightly runs and "
                  "triggers; 'handoff release' needs none.")  # fmt: skip
         return 1
-    conditions = examine_stack(place, supervision)
-    print_stack(conditions, place, as_json=as_json, left=_left(place))
+    conditions = examine_stack(layout, supervision)
+    print_stack(conditions, layout, as_json=as_json, absences=_read_absences(layout))
     return 0 if all(condition.state == "healthy" for condition in conditions) else 1
 
 
-def examine_stack(place: StackLayout, supervision: Supervision) -> list[Condition]:
+def examine_stack(layout: StackLayout, supervision: Supervision) -> list[Condition]:
     """Ask every service how it is."""
-    stack = place.read_stack()
+    stack = layout.read_stack()
     if stack is None:
         return []
     states = {state.name: state for state in supervision.states()}
-    services = [read_service(place.services / f"{name}.json") for name in states]
-    login = _login(place)
+    services = [read_service(layout.services / f"{name}.json") for name in states]
+    login = _login(layout)
     return [
-        _examine(service, states[service.name], stack, place, login)
+        _examine(service, states[service.name], stack, layout, login)
         for service in sorted(services, key=lambda service: (service.stage, service.name))
     ]
 
 
-def _left(place: StackLayout) -> list[Absence]:
+def _read_absences(layout: StackLayout) -> list[Absence]:
     """Return the workers that left their pool, on this machine or another one."""
-    stack = place.read_stack()
+    stack = layout.read_stack()
     try:
-        return absences_at(stack.prefect_api, _login(place)) if stack else []
+        return absences_at(stack.prefect_api, _login(layout)) if stack else []
     except HandoffError:
         # That the server does not answer is the state of its own service.
         return []
 
 
-def _login(place: StackLayout) -> str:
+def _login(layout: StackLayout) -> str:
     """Return the login that the stack's workers have."""
-    services = map(read_service, place.services.glob("*.json"))
+    services = map(read_service, layout.services.glob("*.json"))
     return next((s.environment.get("PREFECT_API_AUTH_STRING", "") for s in services if s.pool), "")
 
 
 def _examine(
-    service: Service, state: State, stack: Stack, place: StackLayout, login: str
+    service: Service, state: State, stack: Stack, layout: StackLayout, login: str
 ) -> Condition:
-    log = place.logs / f"{service.name}.log"
+    log = layout.logs / f"{service.name}.log"
     reason = ""
     if not state.is_up:
-        word, reason = "down", f"{state.status}: {last_words(log)}"
-    elif is_healthy(service, stack, place, login, state.started):
-        word = "healthy"
+        condition, reason = "down", f"{state.status}: {last_words(log)}"
+    elif is_healthy(service, stack, layout, login, state.started):
+        condition = "healthy"
     else:
-        word = "starting" if state.status == "STARTING" else "doesn't answer"
+        condition = "starting" if state.status == "STARTING" else "doesn't answer"
     up_s = int(state.now - state.started) if state.is_up else 0
     where = f"pool {service.pool}" if service.pool else service.address
-    return Condition(service.name, word, reason, where, state.process, up_s, str(log))
+    return Condition(service.name, condition, reason, where, state.process, up_s, str(log))
 
 
 def print_stack(
     conditions: Sequence[Condition],
-    place: StackLayout,
+    layout: StackLayout,
     *,
     as_json: bool,
-    left: Sequence[Absence] = (),
+    absences: Sequence[Absence] = (),
 ) -> None:
     """Print the services as a table, their store, and how the next commands come to use them.
 
-    `left` are workers that left their pool, and say why.
+    `absences` are workers that left their pool, and say why.
     """
-    stack = place.read_stack()
+    stack = layout.read_stack()
     store = stack.store if stack else ""
     if as_json:
         records = [asdict(condition) for condition in conditions]
         print_json(
             {
                 "running": True, "services": records, "store": store,
-                "environment": str(place.environment), "left": [asdict(each) for each in left],
+                "environment": str(layout.environment), "left": [asdict(each) for each in absences],
             }
         )  # fmt: skip
         return
@@ -190,9 +190,9 @@ def print_stack(
     for each in conditions:
         if each.reason:
             echo(f"{each.service} {each.reason}")
-    for absence in left:
+    for absence in absences:
         echo(str(absence))
     echo(f"Its store: {store}")
     echo("The commands that follow use it after:")
-    echo(f"  . {place.environment}")
+    echo(f"  . {layout.environment}")
     echo('or: eval "$(handoff up --print-environment)"')

@@ -87,7 +87,7 @@ class State:
 
     @property
     def is_up(self) -> bool:
-        """Tell whether there is a process."""
+        """Whether there is a process."""
         return self.status in ("RUNNING", "STARTING")
 
 
@@ -109,11 +109,11 @@ class _LocalTransport(xmlrpc.client.Transport):
 class Supervision:
     """The supervisor of one home's stack."""
 
-    def __init__(self, place: StackLayout) -> None:
-        self._place = place
+    def __init__(self, layout: StackLayout) -> None:
+        self._layout = layout
 
     def is_running(self) -> bool:
-        """Tell whether it answers."""
+        """Return whether it answers."""
         try:
             return bool(self._ask("getState"))
         except (OSError, xmlrpc.client.Error):
@@ -121,15 +121,15 @@ class Supervision:
 
     def launch(self, services: Sequence[Service], environment: Mapping[str, str]) -> None:
         """Start the supervisor with these services, none of which runs yet."""
-        place = self._place
-        for stale in place.services.glob("*.json"):
+        layout = self._layout
+        for stale in layout.services.glob("*.json"):
             stale.unlink()
-        write_whole(place.configuration, _configuration(place, services))
+        write_whole(layout.configuration, _configuration(layout, services))
         # The socket of one that was killed would be taken for a living one's.
-        place.socket.unlink(missing_ok=True)
+        layout.socket.unlink(missing_ok=True)
         answer = subprocess.run(
-            isolated("supervisor.supervisord", "-c", str(place.configuration)),
-            env=environment, cwd=place.folder, capture_output=True, text=True, check=False,
+            isolated("supervisor.supervisord", "-c", str(layout.configuration)),
+            env=environment, cwd=layout.folder, capture_output=True, text=True, check=False,
             timeout=60, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         for _ in looks(_START_LIMIT_S, _PAUSE_S):
@@ -140,7 +140,7 @@ class Supervision:
         got = (answer.stderr or answer.stdout).strip()[-300:] or "no answer"
         raise EnvironmentLacking(
             "The supervisor doesn't start", expected="supervisord to answer on its socket", got=got,
-            remedy=f"Look into {place.logs / 'supervisor.log'}",
+            remedy=f"Look into {layout.logs / 'supervisor.log'}",
         )  # fmt: skip
 
     def states(self) -> list[State]:
@@ -178,7 +178,7 @@ class Supervision:
 
     def shut_down(self) -> None:
         """Stop all services, the last stage first, and the supervisor."""
-        process = self._process()
+        process = int(self._ask("getPID"))
         self._ask("shutdown")
         for _ in looks(_STOP_LIMIT_S, _PAUSE_S):
             if not self._answers() and not _is_alive(process):
@@ -186,13 +186,10 @@ class Supervision:
 
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
-            return probe.connect_ex(str(self._place.socket)) == 0
-
-    def _process(self) -> int:
-        return int(self._ask("getPID"))
+            return probe.connect_ex(str(self._layout.socket)) == 0
 
     def _ask(self, call: str, *arguments: object) -> Any:  # noqa: ANN401 - XML-RPC's answers
-        transport = _LocalTransport(str(self._place.socket))
+        transport = _LocalTransport(str(self._layout.socket))
         with xmlrpc.client.ServerProxy("http://localhost", transport=transport) as server:
             return getattr(server.supervisor, call)(*arguments)
 
@@ -204,35 +201,36 @@ def _is_alive(process: int) -> bool:
         return False
 
 
-def _configuration(place: StackLayout, services: Sequence[Service]) -> str:
+def _configuration(layout: StackLayout, services: Sequence[Service]) -> str:
     """Return supervisor's configuration. It holds no secret: these are in the services' files."""
     umask = os.umask(0)
     os.umask(umask)
     lines = [
-        "[unix_http_server]", f"file={_plain(place.socket)}", "chmod=0700", "",
+        "[unix_http_server]", f"file={_escape(layout.socket)}", "chmod=0700", "",
         "[rpcinterface:supervisor]",
         "supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface", "",
-        "[supervisord]", f"pidfile={_plain(place.process_file)}", "silent=true",
-        f"directory={_plain(place.folder)}", f"umask={umask:03o}",
-        f"logfile={_plain(place.logs / 'supervisor.log')}", f"logfile_maxbytes={_LOG_BYTES}",
+        "[supervisord]", f"pidfile={_escape(layout.process_file)}", "silent=true",
+        f"directory={_escape(layout.folder)}", f"umask={umask:03o}",
+        f"logfile={_escape(layout.logs / 'supervisor.log')}", f"logfile_maxbytes={_LOG_BYTES}",
         f"logfile_backups={_LOG_BACKUPS}", *(["user=root"] if os.geteuid() == 0 else []), "",
     ]  # fmt: skip
     for service in services:
-        file = write_service(place.services, service)
+        file = write_service(layout.services, service)
         command = isolated("handoff.infra.stack.start", str(file))
         lines += [
-            f"[program:{service.name}]", f"command={_plain(shlex.join(command))}",
+            f"[program:{service.name}]", f"command={_escape(shlex.join(command))}",
             # 'handoff up' starts each when what it needs is healthy.
             "autostart=false", "autorestart=true", "startsecs=5", f"startretries={_RETRIES}",
             f"priority={service.stage}", f"stopsignal={service.stop_signal}",
             f"stopwaitsecs={service.stop_limit_s}",
             f"stopasgroup={str(service.stops_group).lower()}", "killasgroup=true",
-            "redirect_stderr=true", f"stdout_logfile={_plain(place.logs / f'{service.name}.log')}",
+            "redirect_stderr=true",
+            f"stdout_logfile={_escape(layout.logs / f'{service.name}.log')}",
             f"stdout_logfile_maxbytes={_LOG_BYTES}", f"stdout_logfile_backups={_LOG_BACKUPS}", "",
         ]  # fmt: skip
     return "\n".join(lines)
 
 
-def _plain(value: object) -> str:
+def _escape(value: object) -> str:
     """Return a value as supervisor reads it, which expands what follows a percent sign."""
     return str(value).replace("%", "%%")

@@ -41,8 +41,8 @@ def write_unit(home: Path, *, for_system: bool) -> tuple[Path, str]:
     folder = _SYSTEM if for_system else _user_folder()
     file = folder / _NAME
     text = _UNIT.format(
-        home=_quoted(f"HANDOFF_HOME={home}"),
-        path=_quoted(f"PATH={os.environ.get('PATH', os.defpath)}"),
+        home=_quote(f"HANDOFF_HOME={home}"),
+        path=_quote(f"PATH={os.environ.get('PATH', os.defpath)}"),
         up=_command("up", "--use", "kept"),
         down=_command("down", "--timeout", "120"),
         wanted="multi-user.target" if for_system else "default.target",
@@ -70,10 +70,10 @@ def _user_folder() -> Path:
 def _command(*arguments: str) -> str:
     # Of a command alone systemd replaces variables.
     words = [word.replace("$", "$$") for word in isolated("handoff", *arguments)]
-    return " ".join(map(_quoted, words))
+    return " ".join(map(_quote, words))
 
 
-def _quoted(word: str) -> str:
+def _quote(word: str) -> str:
     """Return a word as systemd reads it: in quotes, `%` doubled (systemd.syntax(7))."""
     if any(ord(letter) < 32 for letter in word):
         raise UsageProblem(

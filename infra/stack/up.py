@@ -22,26 +22,26 @@ from handoff.infra.settings import (
     require_writable_home,
 )
 from handoff.infra.stack import postgres
-from handoff.infra.stack.arrivals import chosen_places, chosen_webhook
+from handoff.infra.stack.arrivals import resolve_watched, resolve_webhook
 from handoff.infra.stack.down import end_leftovers
 from handoff.infra.stack.joining import share_settings
 from handoff.infra.stack.layout import Choices, Stack, StackLayout
 from handoff.infra.stack.logins import read_logins
 from handoff.infra.stack.plan import (
     BUCKET,
-    choose,
     make_plan,
     require_free_ports,
     require_loopback_or_logins,
+    resolve_stack,
 )
 from handoff.infra.stack.setup import (
     Setup,
     Use,
+    describe_setup,
     differences,
     read_setup,
+    resolve_setup,
     settings_of,
-    settle,
-    told,
     write_setup,
 )
 from handoff.infra.stack.status import examine_stack, is_healthy, print_stack, wait_until_healthy
@@ -54,56 +54,55 @@ def bring_up(choices: Choices, *, use: Use | None, print_environment: bool, as_j
 
     It comes up as it was set up; `use` says whose settings count where this shell's are others.
     """
-    place = StackLayout(home_folder())
-    kept = read_setup(place)
-    use = use or (_ask(choices, kept) if kept and on_terminal() else None)
-    setup = settle(choices, kept, use)
+    layout = StackLayout(home_folder())
+    saved = read_setup(layout)
+    use = use or (_ask_use(choices, saved) if saved and on_terminal() else None)
+    setup = resolve_setup(choices, saved, use)
     settings = read_settings()
     # As it is before this process keeps Prefect quiet: what servers and workers say is wanted.
     environment = supervisor_environment(settings.home)
     prepare_prefect(settings)
     require_writable_home(settings)
-    with place.locked():
-        supervision = Supervision(place)
-        stack = place.read_stack() if supervision.is_running() else None
+    with layout.locked():
+        supervision = Supervision(layout)
+        stack = layout.read_stack() if supervision.is_running() else None
         if stack:
             _require_same(setup.choices, stack)
             _require_running(use, settings, stack)
         else:
-            if kept and (again := told(setup)):
+            if saved and (again := describe_setup(setup)):
                 echo(f"As it was set up: {again}", err=True)
-            stack = _launch(setup.choices, place, supervision, environment)
+            stack = _launch(setup.choices, layout, supervision, environment)
             store = {} if stack.s3 else {"HANDOFF_STORE": stack.store}
-            write_setup(place, replace(setup, settings={**setup.settings, **store}))
-        started = _bring_services_up(place, stack, supervision)
+            write_setup(layout, replace(setup, settings={**setup.settings, **store}))
+        started = _bring_services_up(layout, stack, supervision)
         _make_key(settings)
-        _share(settings, stack)
+        _publish_settings(settings, stack)
     if print_environment:
-        echo(place.environment.read_text("utf-8"), nl=False)
+        echo(layout.environment.read_text("utf-8"), nl=False)
         return
     if not as_json:
-        echo(_outcome(started, len(supervision.states())))
-    print_stack(examine_stack(place, supervision), place, as_json=as_json)
+        echo(_summarize(started, len(supervision.states())))
+    print_stack(examine_stack(layout, supervision), layout, as_json=as_json)
 
 
 def _make_key(settings: Settings) -> None:
     """Make the stack's own key before its first release does: machines that join ask for it."""
     if is_made_later(settings.signing_key):
-        made = ask_signer(settings.signing_key, makes=True)
-        echo(f"Made the key that signs here: {made.key_id[:12]}", err=True)
+        signer = ask_signer(settings.signing_key, makes=True)
+        echo(f"Made the key that signs here: {signer.key_id[:12]}", err=True)
 
 
-def _share(settings: Settings, stack: Stack) -> None:
+def _publish_settings(settings: Settings, stack: Stack) -> None:
     """Keep on the stack's own Prefect server what machines that join it need."""
     login = read_served_settings().prefect_login
-    own = {"HANDOFF_STORE": stack.store, "MLFLOW_TRACKING_URI": stack.mlflow}
+    stores = {"HANDOFF_STORE": stack.store, "MLFLOW_TRACKING_URI": stack.mlflow}
     endpoint = {"AWS_ENDPOINT_URL": stack.s3_endpoint} if stack.s3 else {}
-    share_settings(
-        replace(settings, prefect_api=stack.prefect_api), login, {**os.environ, **own, **endpoint}
-    )
+    environment = {**os.environ, **stores, **endpoint}
+    share_settings(replace(settings, prefect_api=stack.prefect_api), login, environment)
 
 
-def _outcome(started: Sequence[str], services: int) -> str:
+def _summarize(started: Sequence[str], services: int) -> str:
     if not started:
         return "The stack runs already."
     if len(started) == services:
@@ -111,15 +110,15 @@ def _outcome(started: Sequence[str], services: int) -> str:
     return f"The stack ran already, but for {', '.join(started)}: started."
 
 
-def _ask(choices: Choices, kept: Setup) -> Use | None:
+def _ask_use(choices: Choices, saved: Setup) -> Use | None:
     """Return which settings count, as the person at the terminal says; None where they agree."""
-    shell = settings_of(os.environ, tries_out=bool(choices.s3 or kept.choices.s3))
-    found = differences(kept.settings, shell)
-    if not found:
+    shell = settings_of(os.environ, tries_out=bool(choices.s3 or saved.choices.s3))
+    changes = differences(saved.settings, shell)
+    if not changes:
         return None
     echo("This shell's settings are not those that the stack was set up with:", err=True)
-    for one in found:
-        echo(f"  {one}", err=True)
+    for change in changes:
+        echo(f"  {change}", err=True)
     while True:
         answer = ask("Use what was 'kept', or this 'shell's from now on?", "kept").strip(" '")
         if answer in ("kept", "shell"):
@@ -140,45 +139,47 @@ def _require_running(use: Use | None, settings: Settings, stack: Stack) -> None:
 def _require_same(choices: Choices, stack: Stack) -> None:
     """Raise `UsageProblem` for a choice that the running stack wasn't started with."""
     running = asdict(stack)
-    wishes = asdict(replace(choices, webhook=chosen_webhook(choices), watch=chosen_places(choices)))
-    for name, wish in wishes.items():
-        if wish is not None and wish != running[name]:
+    requested = asdict(
+        replace(choices, webhook=resolve_webhook(choices), watch=resolve_watched(choices))
+    )
+    for name, value in requested.items():
+        if value is not None and value != running[name]:
             raise UsageProblem(
                 "The stack runs already, with other options",
-                expected=f"--{name.replace('_', '-')} {running[name]}", got=str(wish),
+                expected=f"--{name.replace('_', '-')} {running[name]}", got=str(value),
                 remedy="Run 'handoff down' first, which keeps all data",
             )  # fmt: skip
 
 
 def _launch(
-    choices: Choices, place: StackLayout, supervision: Supervision, environment: Mapping[str, str]
+    choices: Choices, layout: StackLayout, supervision: Supervision, environment: Mapping[str, str]
 ) -> Stack:
     """Check everything that can be checked, then start the supervisor; no service runs yet."""
     served = read_served_settings()
     logins = read_logins(served)
-    stack = choose(choices, read_settings(), served)
+    stack = resolve_stack(choices, read_settings(), served)
     require_loopback_or_logins(stack, logins)
-    place.make()
-    plan = make_plan(stack, place, served, logins)
-    for name in end_leftovers(place):
+    layout.make()
+    plan = make_plan(stack, layout, served, logins)
+    for name in end_leftovers(layout):
         echo(f"ended what was left of {name}", err=True)
     require_free_ports(stack)
     if plan.programs:
-        postgres.prepare_cluster(place, plan.programs)
+        postgres.prepare_cluster(layout, plan.programs)
     elif not stack.sqlite:
         url = postgres.read_address(
             served.prefect_database, "PREFECT_SERVER_DATABASE_CONNECTION_URL"
         )
         asyncio.run(postgres.require_database(url, makes_mlflow=not served.mlflow_database))
-    _tell_limits(stack)
+    _print_limitations(stack)
     lines = [f"export {name}={shlex.quote(value)}\n" for name, value in plan.client.items()]
-    write_whole(place.environment, "".join(lines))
-    place.write_stack(stack)
+    write_whole(layout.environment, "".join(lines))
+    layout.write_stack(stack)
     supervision.launch(plan.services, environment)
     return stack
 
 
-def _tell_limits(stack: Stack) -> None:
+def _print_limitations(stack: Stack) -> None:
     if stack.sqlite:
         echo(
             "handoff: SQLite is for trying out: with it, Prefect's automations fire late, or more "
@@ -196,39 +197,39 @@ def _tell_limits(stack: Stack) -> None:
         )  # fmt: skip
 
 
-def _bring_services_up(place: StackLayout, stack: Stack, supervision: Supervision) -> list[str]:
+def _bring_services_up(layout: StackLayout, stack: Stack, supervision: Supervision) -> list[str]:
     """Start stage after stage, each when what it needs is healthy; return what was started."""
-    services = [read_service(file) for file in place.services.glob("*.json")]
+    services = [read_service(file) for file in layout.services.glob("*.json")]
     login = next((s.environment.get("PREFECT_API_AUTH_STRING", "") for s in services if s.pool), "")
     started = []
     for stage in sorted({service.stage for service in services}):
-        these = [service for service in services if service.stage == stage]
-        if any(service.pool for service in these):
-            make_pools(stack.prefect_api, login, sorted({service.pool for service in these}))
-        started += [service.name for service in these if supervision.start(service.name)]
-        for service in these:
+        staged = [service for service in services if service.stage == stage]
+        if any(service.pool for service in staged):
+            make_pools(stack.prefect_api, login, sorted({service.pool for service in staged}))
+        started += [service.name for service in staged if supervision.start(service.name)]
+        for service in staged:
             if service.is_awaited:
-                _wait(service, stack, place, supervision, login)
-                _follow_up(service, stack, place)
+                _wait(service, stack, layout, supervision, login)
+                _prepare_next_stage(service, stack, layout)
     for service in services:
         if not service.is_awaited:
-            _wait(service, stack, place, supervision, login)
+            _wait(service, stack, layout, supervision, login)
     return started
 
 
 def _wait(
-    service: Service, stack: Stack, place: StackLayout, supervision: Supervision, login: str
+    service: Service, stack: Stack, layout: StackLayout, supervision: Supervision, login: str
 ) -> None:
     wait_until_healthy(
-        service, supervision, place,
-        lambda started: is_healthy(service, stack, place, login, started),
+        service, supervision, layout,
+        lambda started: is_healthy(service, stack, layout, login, started),
     )  # fmt: skip
 
 
-def _follow_up(service: Service, stack: Stack, place: StackLayout) -> None:
+def _prepare_next_stage(service: Service, stack: Stack, layout: StackLayout) -> None:
     """Make what the next stage needs of a service that is healthy now."""
     if service.name == "postgres":
-        postgres.make_databases(place)
+        postgres.make_databases(layout)
     elif service.name == "s3":
         import boto3
 

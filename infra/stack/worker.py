@@ -58,22 +58,22 @@ class Joining:
     trusted: tuple[str, ...] = ()
 
 
-_ALONE = Joining("")
+_NO_JOINING = Joining("")
 # By which Prefect tells a process, or a pod, which run it is for.
 _RUN = "PREFECT__FLOW_RUN_ID"
-# What fails its checks in one pod would in the next: they are told of by one name.
+# What fails its checks in one pod would in the next: they are reported by one name.
 _PODS = "pods"
 
 
 def run_worker(
-    pool: str, limit: int | None, cores: str, name: str, joining: Joining = _ALONE
+    pool: str, limit: int | None, cores: str, name: str, joining: Joining = _NO_JOINING
 ) -> None:
     """Replace this process by Prefect's worker; it ends with Ctrl-C or SIGTERM.
 
     `limit` is how many flow runs it has at once: None for one in a pool that builds, and any number
     of those that only wait. `cores`, such as `0-3,8`, are those that it and its flow runs may use.
     Several builds at once share them out, and `UsageProblem` is raised for more than cores. Raises
-    `EnvironmentLacking` where this machine can't do the pool's jobs, which is told there, too.
+    `EnvironmentLacking` where this machine can't do the pool's jobs, which is reported there, too.
     """
     if joining.trusted and not joining.url:
         raise UsageProblem(
@@ -89,20 +89,20 @@ def run_worker(
         os.sched_setaffinity(0, read_cores(cores))
     if limit is None and pool != CONTROL_POOL:
         limit = 1
-    told = _shared_cores(pool, limit or 1)
+    core_sets = _core_sets_variable(pool, limit or 1)
     # Where it stays behind, others are to read of it by the machine's name.
     name = name or platform.node()
-    _prove(settings, pool, name)
-    with _asked(settings, "for a pool") as client:
+    _run_preflight(settings, pool, name)
+    with _open_client(settings, "for a pool") as client:
         require_processes(client, pool)
-    threads = len(os.sched_getaffinity(0)) if cores and not told else None
+    threads = len(os.sched_getaffinity(0)) if cores and not core_sets else None
     # Started from a shell with &, it would ignore the first SIGTERM, too.
     reset_signals()
     command = [
         sys.executable, "-P", "-m", "handoff.infra.stack.polling", "--pool", pool,
         "--name", name, *(["--limit", str(limit)] if limit else []),
     ]  # fmt: skip
-    _become(command, settings, worker_environment(settings, threads) | told)
+    _exec(command, settings, worker_environment(settings, threads) | core_sets)
 
 
 def carry_out_one_run(pool: str) -> NoReturn:
@@ -112,20 +112,20 @@ def carry_out_one_run(pool: str) -> NoReturn:
     `EnvironmentLacking` where this machine can't do the pool's jobs: the run, which has not begun,
     crashes then, and is started again elsewhere.
     """
-    run = _named_run()
+    run = _read_run_id()
     settings = read_settings()
     require_server(settings.prefect_api, prefect_login())
     require_writable_home(settings)
     if _has_ended(settings, run):
         echo(f"the flow run {run} has ended, and nothing is left to do for it", err=True)
         sys.exit(0)
-    _prove(settings, pool, _PODS)
+    _run_preflight(settings, pool, _PODS)
     end_absence(settings, pool, _PODS)
     command = [sys.executable, "-P", "-m", "handoff.infra.stack.one_run", "--pool", pool]
-    _become([*command, "--run", str(run)], settings, worker_environment(settings, None))
+    _exec([*command, "--run", str(run)], settings, worker_environment(settings, None))
 
 
-def _become(command: list[str], settings: Settings, environment: dict[str, str]) -> NoReturn:
+def _exec(command: list[str], settings: Settings, environment: dict[str, str]) -> NoReturn:
     """Replace this process by the command, in the environment of a worker's own."""
     # Prefect reads settings from the folder that it stands in.
     os.chdir(empty_folder(settings.home))
@@ -144,24 +144,24 @@ def _join(joining: Joining, pool: str) -> None:
     join(joining.url, joining.trusted, registers=pool in REGISTERING)
 
 
-def _named_run() -> UUID:
-    named = os.environ.get(_RUN, "")
+def _read_run_id() -> UUID:
+    text = os.environ.get(_RUN, "")
     try:
-        return UUID(named)
+        return UUID(text)
     except ValueError as error:
         raise UsageProblem(
             "--one-run is for a pod that Prefect's Kubernetes worker starts",
-            expected=f"a flow run's id in {_RUN}", got=one_line(named)[:60] or "none",
+            expected=f"a flow run's id in {_RUN}", got=one_line(text)[:60] or "none",
             remedy="Leave --one-run out, for a worker that asks its pool for runs",
         ) from error  # fmt: skip
 
 
 def _has_ended(settings: Settings, run: UUID) -> bool:
-    """Tell whether a run has ended, or was removed since."""
+    """Return whether a run has ended, or was removed since."""
     from prefect.exceptions import ObjectNotFound
 
     try:
-        with _asked(settings, "for a flow run") as client:
+        with _open_client(settings, "for a flow run") as client:
             state = client.read_flow_run(run).state
     except ObjectNotFound:
         return True
@@ -169,8 +169,8 @@ def _has_ended(settings: Settings, run: UUID) -> bool:
 
 
 @contextmanager
-def _asked(settings: Settings, what: str) -> Iterator[SyncPrefectClient]:
-    """Give a client of the server, in a process whose Prefect is told of the settings."""
+def _open_client(settings: Settings, what: str) -> Iterator[SyncPrefectClient]:
+    """Give a client of the server, in a process whose Prefect knows the settings."""
     prepare_prefect(settings, retries=1)
     with asked_client(
         settings.prefect_api, prefect_login(), what, "a question that it knows",
@@ -179,19 +179,19 @@ def _asked(settings: Settings, what: str) -> Iterator[SyncPrefectClient]:
         yield client
 
 
-def _prove(settings: Settings, pool: str, name: str) -> None:
-    """Print what was proved; raise what lacks, which the Prefect server is told, too."""
+def _run_preflight(settings: Settings, pool: str, name: str) -> None:
+    """Print what was proved; raise what lacks, and report it to the Prefect server."""
     try:
-        proved = run_checks(settings, pool)
+        results = run_checks(settings, pool)
     except EnvironmentLacking as error:
         prepare_prefect(settings, retries=1)
         tell_absence(settings, Absence.of(pool, name, error))
         raise
-    for line in proved:
+    for line in results:
         echo(line, err=True)
 
 
-def _shared_cores(pool: str, limit: int) -> dict[str, str]:
+def _core_sets_variable(pool: str, limit: int) -> dict[str, str]:
     """Return the variable that tells flow runs which cores to choose from; none for one at once."""
     if limit == 1 or pool == CONTROL_POOL:
         return {}
@@ -212,11 +212,11 @@ def own_temporary_folder() -> Path:
     """
     folder = Path(tempfile.gettempdir()) / f"handoff-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise EnvironmentLacking(
             f"{folder} is somebody else's", expected="a folder that only this user can write to",
-            got=stat.filemode(found.st_mode), remedy="Set TMPDIR to a folder of your own",
+            got=stat.filemode(status.st_mode), remedy="Set TMPDIR to a folder of your own",
         )  # fmt: skip
     return folder
 

@@ -52,7 +52,7 @@ class Arrival:
 
     @property
     def key(self) -> str:
-        """The idempotency key: one commit of one model is one request, however often it is told."""
+        """The idempotency key: one commit of one model is one request, however often it is sent."""
         what = self.content or self.commit or digest_bytes(self.delivery.encode()).hex
         return f"release:{self.model or '-'}:{what}"
 
@@ -74,11 +74,11 @@ class Arrival:
 
     def parameters(self) -> dict[str, Any]:
         """Return the run's parameters; what isn't known is left out."""
-        told = {
+        values = {
             "model": self.model, "repository": self.repository, "commit": self.commit,
             "delivery": self.delivery, "by": self.by, "alias": self.alias,
         }  # fmt: skip
-        return {"parameters": {name: value for name, value in told.items() if value}}
+        return {"parameters": {name: value for name, value in values.items() if value}}
 
 
 def _refuse(text: str) -> UsageProblem:

@@ -32,7 +32,7 @@ _policy_option = click.option(
 @json_option
 @debug_option
 def notify(
-    *, policy: Any, again: bool, wait: bool, keep: bool, kept: bool, as_json: bool, **said: str  # noqa: ANN401 - click checks the choice
+    *, policy: Any, again: bool, wait: bool, keep: bool, kept: bool, as_json: bool, **options: str  # noqa: ANN401 - click checks the choice
 ) -> None:  # fmt: skip
     """Report a new model commit to the Prefect server, which releases it once.
 
@@ -46,9 +46,9 @@ def notify(
     """  # noqa: D301 - click keeps lines as they are after the character \\b
     from handoff.artifacts.errors import UsageProblem
     from handoff.infra.triggers.notify import keep_and_post, post_kept, read_arrival
-    from handoff.infra.triggers.notify import notify as tell
+    from handoff.infra.triggers.notify import notify as post
 
-    if bool(said["delivery"]) == kept or (keep and (kept or wait or again)):
+    if bool(options["delivery"]) == kept or (keep and (kept or wait or again)):
         raise UsageProblem(
             "notify needs to know what to tell",
             expected="--delivery URI, with --keep or with --wait and --again; or --kept alone",
@@ -56,10 +56,10 @@ def notify(
         )  # fmt: skip
     if kept:
         raise click.exceptions.Exit(post_kept(wait=wait, as_json=as_json))
-    arrival = read_arrival(**said)
+    arrival = read_arrival(**options)
     if keep:
         raise click.exceptions.Exit(keep_and_post(arrival, policy, as_json=as_json))
-    raise click.exceptions.Exit(tell(arrival, policy, again=again, wait=wait, as_json=as_json))
+    raise click.exceptions.Exit(post(arrival, policy, again=again, wait=wait, as_json=as_json))
 
 
 @click.command()

@@ -20,31 +20,33 @@ from urllib.parse import unquote, unquote_plus
 from handoff.artifacts.delivery.contract import CONTRACT_FILE
 from handoff.artifacts.delivery.uri import is_plain_path
 from handoff.infra.triggers.arrival import Arrival
-from handoff.infra.triggers.hooks import Guarded, Kind, Source
+from handoff.infra.triggers.hooks import Kind, Source, SourceWithSecret
 
 TOLERANCE_S = 300.0
 _STANDARD_SECRET = "whsec_"  # noqa: S105 - a prefix
 _MOST_SIGNATURES = 8
 
 
-def fits(guarded: Guarded, headers: Mapping[str, str], body: bytes, now: float) -> bool:
-    """Tell whether the request was made by whoever has the source's secret, and lately.
+def is_authentic(
+    sender: SourceWithSecret, headers: Mapping[str, str], body: bytes, now: float
+) -> bool:
+    """Return whether the request was made by whoever has the source's secret, and lately.
 
     `headers` have lower-case names; `now` is in seconds since the epoch.
     """
-    secret, kind = guarded.secret, guarded.source.kind
+    secret, kind = sender.secret, sender.source.kind
     if kind == "github":
         expected = "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
-        return _same(headers.get("x-hub-signature-256", ""), expected)
+        return _equals(headers.get("x-hub-signature-256", ""), expected)
     if kind == "s3":
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and _same(token.strip(), secret)
+        return scheme.lower() == "bearer" and _equals(token.strip(), secret)
     if kind == "gitlab" and not secret.startswith(_STANDARD_SECRET):
-        return _same(headers.get("x-gitlab-token", ""), secret)
-    return _fits_standard(secret, headers, body, now)
+        return _equals(headers.get("x-gitlab-token", ""), secret)
+    return _is_standard_signature_valid(secret, headers, body, now)
 
 
-def mark(kind: Kind, headers: Mapping[str, str], body: bytes) -> bytes:
+def replay_key(kind: Kind, headers: Mapping[str, str], body: bytes) -> bytes:
     """Return what a replay of the request would have in common with it: what is signed.
 
     The ids that GitHub and GitLab's older way send are not, so that a replay may have others.
@@ -60,7 +62,9 @@ def sign(secret: str, identifier: str, timestamp: int, body: bytes) -> str:
     return "v1," + base64.b64encode(digest).decode()
 
 
-def _fits_standard(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> bool:
+def _is_standard_signature_valid(
+    secret: str, headers: Mapping[str, str], body: bytes, now: float
+) -> bool:
     identifier = headers.get("webhook-id", "")
     timestamp = headers.get("webhook-timestamp", "")
     if not identifier or len(identifier) > 200 or not (timestamp.isascii() and timestamp.isdigit()):
@@ -68,9 +72,9 @@ def _fits_standard(secret: str, headers: Mapping[str, str], body: bytes, now: fl
     if len(timestamp) > 12 or abs(int(timestamp) - now) > TOLERANCE_S:
         return False
     expected = sign(secret, identifier, int(timestamp), body)
-    given = headers.get("webhook-signature", "").split(" ")[:_MOST_SIGNATURES]
+    signatures = headers.get("webhook-signature", "").split(" ")[:_MOST_SIGNATURES]
     # Each is looked at, so that the time says nothing of which one fits.
-    return sum(_same(one, expected) for one in given) > 0
+    return sum(_equals(signature, expected) for signature in signatures) > 0
 
 
 def _key(secret: str) -> bytes:
@@ -82,15 +86,15 @@ def _key(secret: str) -> bytes:
     return secret.encode()
 
 
-def _same(given: str, expected: str) -> bool:
-    return hmac.compare_digest(given.encode(errors="replace"), expected.encode())
+def _equals(received: str, expected: str) -> bool:
+    return hmac.compare_digest(received.encode(errors="replace"), expected.encode())
 
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _MOST_RECORDS = 100
 
 
-class NotUnderstood(Exception):
+class PayloadInvalid(Exception):
     """A payload that isn't of the form that its sender documents."""
 
 
@@ -99,17 +103,17 @@ def arrivals_of(
 ) -> tuple[Arrival, ...]:  # fmt: skip
     """Return what the request tells of that `source` is for; nothing for other events.
 
-    Raises `NotUnderstood`, and `UsageProblem` for what can't be released.
+    Raises `PayloadInvalid`, and `UsageProblem` for what can't be released.
     """
     if not isinstance(payload, dict):
-        raise NotUnderstood
+        raise PayloadInvalid
     if source.kind == "github":
         return _github(source, headers.get("x-github-event", ""), payload)
     if source.kind == "gitlab":
         return _gitlab(source, payload)
     if source.kind == "s3":
         return _s3(source, payload)
-    return _own(source, payload)
+    return _handoff(source, payload)
 
 
 def _github(source: Source, event: str, payload: dict[str, Any]) -> tuple[Arrival, ...]:
@@ -138,89 +142,89 @@ def _push(source: Source, payload: dict[str, Any], address: str, by: str) -> tup
         return ()
     commit = _text(payload, "after")
     if not _COMMIT.fullmatch(commit):
-        raise NotUnderstood
+        raise PayloadInvalid
     if not int(commit, 16):
         return ()
     delivery = source.fill(source.delivery, {"commit": commit})
-    return (Arrival(delivery, source.model, address, commit, _shown(by), source.alias),)
+    return (Arrival(delivery, source.model, address, commit, _printable(by), source.alias),)
 
 
 def _s3(source: Source, payload: dict[str, Any]) -> tuple[Arrival, ...]:
     """Return the deliveries whose contract was written, which is uploaded last."""
     records = payload.get("Records")
     if not isinstance(records, list) or len(records) > _MOST_RECORDS:
-        raise NotUnderstood
-    found: dict[str, Arrival] = {}
+        raise PayloadInvalid
+    arrivals: dict[str, Arrival] = {}
     for record in records:
         if not isinstance(record, dict):
-            raise NotUnderstood
+            raise PayloadInvalid
         if "ObjectCreated:" not in str(record.get("eventName", "")):
             continue
         s3 = _table(record, "s3")
-        written = _table(s3, "object")
+        entry = _table(s3, "object")
         if _table(s3, "bucket").get("name") != source.bucket:
             continue
         # S3 and MinIO write keys as a form's values.
-        folder, _, name = unquote_plus(_text(written, "key")).rpartition("/")
+        folder, _, name = unquote_plus(_text(entry, "key")).rpartition("/")
         begins = f"{folder}/".startswith(f"{source.prefix.strip('/')}/".lstrip("/"))
         if name != CONTRACT_FILE or not begins or not is_plain_path(folder):
             continue
-        arrival = _written(source, folder, written)
-        found[arrival.key] = arrival
-    return tuple(found.values())
+        arrival = _s3_arrival(source, folder, entry)
+        arrivals[arrival.key] = arrival
+    return tuple(arrivals.values())
 
 
-def _written(source: Source, folder: str, written: dict[str, Any]) -> Arrival:
+def _s3_arrival(source: Source, folder: str, entry: dict[str, Any]) -> Arrival:
     values = {"folder": folder, "name": folder.rpartition("/")[2]}
     delivery = source.fill(source.delivery or f"s3://{source.bucket}/{{folder}}", values)
     # One writing of one object: an event that comes twice has the same.
-    told = [folder, *(str(written.get(name, "")) for name in ("eTag", "versionId", "sequencer"))]
-    content = hashlib.sha256("\0".join(told).encode()).hexdigest()
+    fields = [folder, *(str(entry.get(name, "")) for name in ("eTag", "versionId", "sequencer"))]
+    content = hashlib.sha256("\0".join(fields).encode()).hexdigest()
     model = source.fill(source.model, values)
     return Arrival(delivery, model, "", "", f"{source.bucket}@s3", source.alias, content)
 
 
-def _own(source: Source, payload: dict[str, Any]) -> tuple[Arrival, ...]:
+def _handoff(source: Source, payload: dict[str, Any]) -> tuple[Arrival, ...]:
     """Return what the payload of `handoff notify --json` would ask for."""
     known = {"model", "repository", "commit", "delivery", "by"}
     if not set(payload) <= known or not all(isinstance(one, str) for one in payload.values()):
-        raise NotUnderstood
+        raise PayloadInvalid
     model = payload.get("model", source.model)
     commit = payload.get("commit", "").lower()
     if source.model and model != source.model:
-        raise NotUnderstood
+        raise PayloadInvalid
     delivery = payload.get("delivery", "")
     if source.delivery:
         if delivery or ("{commit}" in source.delivery and not _COMMIT.fullmatch(commit)):
-            raise NotUnderstood
+            raise PayloadInvalid
         if "{model}" in source.delivery and not model:
-            raise NotUnderstood
+            raise PayloadInvalid
         delivery = source.fill(source.delivery, {"commit": commit, "model": model})
     elif not is_below(delivery, source.deliveries):
-        raise NotUnderstood
-    by = _shown(payload.get("by", "") or "webhook")
+        raise PayloadInvalid
+    by = _printable(payload.get("by", "") or "webhook")
     return (Arrival(delivery, model, payload.get("repository", ""), commit, by, source.alias),)
 
 
 def is_below(uri: str, beginnings: tuple[str, ...]) -> bool:
-    """Tell whether a URI begins with one of `beginnings`, and doesn't climb out of it again."""
+    """Return whether a URI begins with one of `beginnings`, and doesn't climb out of it again."""
     path = unquote(uri.partition("#")[0])
     return ".." not in path and any(uri.startswith(beginning) for beginning in beginnings)
 
 
 def _table(payload: dict[str, Any], name: str) -> dict[str, Any]:
-    found = payload.get(name)
-    if not isinstance(found, dict):
-        raise NotUnderstood
-    return found
+    value = payload.get(name)
+    if not isinstance(value, dict):
+        raise PayloadInvalid
+    return value
 
 
 def _text(payload: dict[str, Any], name: str) -> str:
-    found = payload.get(name)
-    if not isinstance(found, str):
-        raise NotUnderstood
-    return found
+    value = payload.get(name)
+    if not isinstance(value, str):
+        raise PayloadInvalid
+    return value
 
 
-def _shown(text: str) -> str:
+def _printable(text: str) -> str:
     return "".join(c for c in text if c.isprintable())[:200]

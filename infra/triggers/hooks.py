@@ -87,7 +87,7 @@ class Source:
 
     def fill(self, template: str, values: dict[str, str]) -> str:
         """Return a template with its placeholders filled in."""
-        return _PLACEHOLDER.sub(lambda found: values[found[1]], template)
+        return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
 
     def _require(self, *names: str) -> None:
         for name in names:
@@ -95,21 +95,22 @@ class Source:
                 raise ValueError(f"expected {name}, which a source of kind {self.kind} needs")
 
     def _check_deliveries(self) -> None:
-        known = PLACEHOLDERS[self.kind]
+        placeholders = PLACEHOLDERS[self.kind]
         for name in _PLACEHOLDER.findall(self.delivery):
-            if name not in known:
-                shown = ", ".join(f"{{{one}}}" for one in known)
-                raise ValueError(f"expected {shown} as the only placeholders, got {{{name[:40]}}}")
+            if name not in placeholders:
+                allowed = ", ".join(f"{{{each}}}" for each in placeholders)
+                got = f"{{{name[:40]}}}"
+                raise ValueError(f"expected {allowed} as the only placeholders, got {got}")
         if self.delivery:
             try:
-                parse_delivery_uri(self.fill(self.delivery, known))
+                parse_delivery_uri(self.fill(self.delivery, placeholders))
             except HandoffError as error:
                 raise ValueError(f"delivery: {error}") from error
-        for one in self.deliveries:
-            if not re.fullmatch(r"(s3|https|git\+https|git\+ssh)://[^/]+/(.*/)?", one):
+        for each in self.deliveries:
+            if not re.fullmatch(r"(s3|https|git\+https|git\+ssh)://[^/]+/(.*/)?", each):
                 raise ValueError(
                     "expected deliveries to begin with a scheme and a host, and to end in /, "
-                    f"got {one[:80]!r}"
+                    f"got {each[:80]!r}"
                 )
 
 
@@ -151,14 +152,16 @@ class Hooks:
 
 
 @dataclass(frozen=True)
-class Guarded:
+class SourceWithSecret:
     """A source with its secret, which is shown nowhere."""
 
     source: Source
     secret: str = field(repr=False)
 
 
-def read_hooks(path: Path, read_secret: Callable[[str], str]) -> tuple[tuple[Guarded, ...], Limits]:
+def read_hooks(
+    path: Path, read_secret: Callable[[str], str]
+) -> tuple[tuple[SourceWithSecret, ...], Limits]:
     """Return the sources with their secrets, and the limits; raise `UsageProblem`.
 
     `read_secret` returns the value of a variable of the environment.
@@ -170,10 +173,11 @@ def read_hooks(path: Path, read_secret: Callable[[str], str]) -> tuple[tuple[Gua
             f"{path} is no webhook configuration", expected="[[source]] tables, as "
             "examples/triggers/hooks.toml has them", got=str(error)[:400], remedy="Fix it",
         ) from error  # fmt: skip
-    return tuple(Guarded(one, _secret(one, read_secret)) for one in hooks.source), hooks.limits
+    sources = [SourceWithSecret(each, _load_secret(each, read_secret)) for each in hooks.source]
+    return tuple(sources), hooks.limits
 
 
-def _secret(source: Source, read_secret: Callable[[str], str]) -> str:
+def _load_secret(source: Source, read_secret: Callable[[str], str]) -> str:
     where = source.secret_env or source.secret_file
     try:
         secret = (

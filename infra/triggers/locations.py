@@ -87,10 +87,10 @@ class FolderLocation:
         for path, folders, files in os.walk(folder):
             folders.sort()
             for file in sorted(files):
-                below = os.path.relpath(os.path.join(path, file), folder)  # noqa: PTH118
-                state = os.lstat(os.path.join(path, file))  # noqa: PTH118
-                lines.append(f"{below}\0{state.st_size}\0{state.st_mtime_ns}")
-                has_contract = has_contract or below == CONTRACT_FILE
+                relative = os.path.relpath(os.path.join(path, file), folder)  # noqa: PTH118
+                status = os.lstat(os.path.join(path, file))  # noqa: PTH118
+                lines.append(f"{relative}\0{status.st_size}\0{status.st_mtime_ns}")
+                has_contract = has_contract or relative == CONTRACT_FILE
             if len(lines) > _MOST_FILES:
                 break
         return Listing(name, str(folder), _digest(name, lines), has_contract)
@@ -108,22 +108,22 @@ class BucketLocation:
     def look(self) -> list[Listing]:
         """Return the folders with the sizes and ETags of their objects."""
         folders: dict[str, list[S3Object]] = {}
-        for found in self._place.objects(_MOST_FILES):
-            name, separator, _ = found.name.partition("/")
+        for stored in self._place.objects(_MOST_FILES):
+            name, separator, _ = stored.name.partition("/")
             if separator and _is_visible(name):
-                folders.setdefault(name, []).append(found)
+                folders.setdefault(name, []).append(stored)
         self._contracts = {}
-        return [self._list(name, found) for name, found in sorted(folders.items())]
+        return [self._list(name, stored) for name, stored in sorted(folders.items())]
 
     def read_contract(self, listing: Listing) -> str:
         """Return the text of the contract, as it was at the last look."""
         return self._place.read(self._contracts[listing.name], _LARGEST_CONTRACT).decode()
 
-    def _list(self, name: str, found: list[S3Object]) -> Listing:
-        for one in found:
-            if one.name == f"{name}/{CONTRACT_FILE}":
-                self._contracts[name] = one
-        lines = [f"{one.name}\0{one.size_bytes}\0{one.etag}" for one in found]
+    def _list(self, name: str, objects: list[S3Object]) -> Listing:
+        for stored in objects:
+            if stored.name == f"{name}/{CONTRACT_FILE}":
+                self._contracts[name] = stored
+        lines = [f"{stored.name}\0{stored.size_bytes}\0{stored.etag}" for stored in objects]
         uri = f"s3://{self._source.bucket}/{self._source.key}/{name}"
         return Listing(name, uri, _digest(name, lines), name in self._contracts)
 

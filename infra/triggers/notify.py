@@ -15,8 +15,8 @@ from handoff.infra.settings import Settings, author_name, read_settings
 from handoff.infra.terminal.console import print_json
 from handoff.infra.terminal.output import echo
 from handoff.infra.triggers.arrival import Arrival, Policy
-from handoff.infra.triggers.posting import Posted, Poster, open_poster
-from handoff.infra.triggers.spool import Kept, Spool
+from handoff.infra.triggers.posting import PostedRun, Poster, open_poster
+from handoff.infra.triggers.spool import Spool, SpooledArrival
 
 _POLL_S = 2.0
 # A git server's hook is waited for.
@@ -39,17 +39,17 @@ def read_arrival(
 
 
 def notify(arrival: Arrival, policy: Policy, *, again: bool, wait: bool, as_json: bool) -> int:
-    """Post `arrival`; tell of its run, follow it to its end with `wait`; return the exit code."""
+    """Post `arrival`; print its run, follow it to its end with `wait`; return the exit code."""
     with open_poster(read_settings()) as poster:
         posted = poster.post(arrival, policy=policy, again=again)
         if not as_json:
-            _tell(arrival, posted)
+            _print_posted(arrival, posted)
         if wait:
             posted = wait_for_end(poster, posted, quiet=as_json)
     if as_json:
-        print_json(_plain(arrival, posted))
+        print_json(_posted_object(arrival, posted))
     elif wait:
-        echo(f"{posted.name}: {posted.state}{_why(posted)}")
+        echo(f"{posted.name}: {posted.state}{_format_reason(posted)}")
     return exit_code(posted) if wait else 0
 
 
@@ -60,26 +60,26 @@ def keep_and_post(arrival: Arrival, policy: Policy, *, as_json: bool) -> int:
     """
     settings = read_settings()
     spool = Spool(settings.home)
-    kept = spool.keep(arrival, policy)
-    posted = _posted_soon(settings, spool, kept)
+    entry = spool.keep(arrival, policy)
+    posted = _post_within_limit(settings, spool, entry)
     if as_json:
-        print_json({"kept": arrival.key} if posted is None else _plain(arrival, posted))
+        print_json({"kept": arrival.key} if posted is None else _posted_object(arrival, posted))
     elif posted is None:
         echo(f"kept {arrival.label}: the Prefect server doesn't answer. 'handoff notify --kept' "
              "posts it, and so does the next 'handoff notify --keep' or the webhook")  # fmt: skip
     else:
-        _tell(arrival, posted)
+        _print_posted(arrival, posted)
     return 0
 
 
-def _posted_soon(settings: Settings, spool: Spool, kept: Kept) -> Posted | None:
+def _post_within_limit(settings: Settings, spool: Spool, entry: SpooledArrival) -> PostedRun | None:
     """Return the run of what is kept, or None where the server takes too long or can't be asked."""
-    done: list[Posted | HandoffError | None] = []
+    done: list[PostedRun | HandoffError | None] = []
 
     def deliver() -> None:
         try:
             with open_poster(settings) as poster:
-                done.append(spool.deliver(_post_with(poster), kept))
+                done.append(spool.deliver(_posting_by(poster), entry))
         except HandoffError as error:
             done.append(error)
 
@@ -87,13 +87,13 @@ def _posted_soon(settings: Settings, spool: Spool, kept: Kept) -> Posted | None:
     thread = threading.Thread(target=deliver, daemon=True)
     thread.start()
     thread.join(_SOON_S)
-    told = done[0] if done else None
-    if isinstance(told, HandoffError) and not isinstance(told, EnvironmentLacking):
-        raise told
-    return told if isinstance(told, Posted) else None
+    outcome = done[0] if done else None
+    if isinstance(outcome, HandoffError) and not isinstance(outcome, EnvironmentLacking):
+        raise outcome
+    return outcome if isinstance(outcome, PostedRun) else None
 
 
-def _post_with(poster: Poster) -> Callable[[Arrival, Policy], Posted]:
+def _posting_by(poster: Poster) -> Callable[[Arrival, Policy], PostedRun]:
     return lambda arrival, policy: poster.post(arrival, policy=policy, once=True)
 
 
@@ -101,17 +101,17 @@ def post_kept(*, wait: bool, as_json: bool) -> int:
     """Post what was kept; with `wait` again and again until nothing waits. Return the exit code.
 
     0 where nothing waits any more. What was set aside, because the server refuses it for good, is
-    told.
+    printed.
     """
     settings = read_settings()
     spool = Spool(settings.home)
-    before = len(spool.waiting())
+    before = len(spool.list_waiting())
     pauses = Pauses(1.0, 60.0)
     code = 0
-    while spool.waiting():
+    while spool.list_waiting():
         try:
             with open_poster(settings) as poster:
-                spool.deliver(_post_with(poster))
+                spool.deliver(_posting_by(poster))
         except HandoffError as error:
             code = error.exit_code
             if not wait:
@@ -120,21 +120,21 @@ def post_kept(*, wait: bool, as_json: bool) -> int:
             pauses.take()
         else:
             code = 0
-    left = spool.waiting()
-    aside = spool.set_aside()
+    waiting = spool.list_waiting()
+    rejected = spool.list_set_aside()
     if as_json:
         print_json({
-            "waiting": [f"{one.arrival.label}, since {one.since}" for one in left],
-            "set_aside": [f"{one.what}: {one.why}" for one in aside],
+            "waiting": [f"{entry.arrival.label}, since {entry.since}" for entry in waiting],
+            "set_aside": [f"{entry.what}: {entry.why}" for entry in rejected],
         })  # fmt: skip
         return code
-    echo(f"{before - len(left)} posted, {len(left)} wait")
-    for one in aside:
-        echo(f"set aside: {one.what}: {one.why}")
+    echo(f"{before - len(waiting)} posted, {len(waiting)} wait")
+    for entry in rejected:
+        echo(f"set aside: {entry.what}: {entry.why}")
     return code
 
 
-def exit_code(posted: Posted) -> int:
+def exit_code(posted: PostedRun) -> int:
     """Return the exit code of a run's end: that of the refusal which ended it."""
     if posted.state == "Completed":
         return 0
@@ -142,7 +142,7 @@ def exit_code(posted: Posted) -> int:
     return ERRORS[refusal[1]].exit_code if refusal else 1
 
 
-def _tell(arrival: Arrival, posted: Posted) -> None:
+def _print_posted(arrival: Arrival, posted: PostedRun) -> None:
     attempt = f" (attempt {posted.attempt})" if posted.attempt > 1 else ""
     if posted.is_new:
         echo(f"posted {arrival.label}{attempt}: run {posted.name}, {posted.id}")
@@ -155,7 +155,7 @@ def _tell(arrival: Arrival, posted: Posted) -> None:
     echo(posted.address)
 
 
-def _plain(arrival: Arrival, posted: Posted) -> dict[str, object]:
+def _posted_object(arrival: Arrival, posted: PostedRun) -> dict[str, object]:
     return {
         "name": posted.name, "id": str(posted.id), "state": posted.state, "new": posted.is_new,
         "attempt": posted.attempt, "key": arrival.key, "address": posted.address,
@@ -163,26 +163,26 @@ def _plain(arrival: Arrival, posted: Posted) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _why(posted: Posted) -> str:
+def _format_reason(posted: PostedRun) -> str:
     return f": {posted.message[:500]}" if posted.message and posted.state != "Completed" else ""
 
 
-def wait_for_end(poster: Poster, posted: Posted, *, quiet: bool) -> Posted:
+def wait_for_end(poster: Poster, posted: PostedRun, *, quiet: bool) -> PostedRun:
     """Return the run when it has ended; a server that is away for a while is waited for."""
     from handoff.flows.children import PATIENCE_S
 
-    crashed_at, told = 0.0, posted.state
+    crashed_at, reported = 0.0, posted.state
     while True:
         try:
             posted = poster.follow(posted)
         except EnvironmentLacking as error:
-            if not quiet and told != "away":
+            if not quiet and reported != "away":
                 echo(f"handoff: {error}", err=True)
-            told = "away"
+            reported = "away"
         else:
-            if not quiet and posted.state != told:
+            if not quiet and posted.state != reported:
                 echo(f"{posted.name}: {posted.state}", err=True)
-            told = posted.state
+            reported = posted.state
             if posted.state != "Crashed":
                 crashed_at = 0.0
             crashed_at = crashed_at or time.monotonic()

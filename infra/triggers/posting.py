@@ -35,7 +35,7 @@ _LATER = "The nightly catches up on a commit that isn't announced, or 'handoff n
 
 
 @dataclass(frozen=True)
-class Posted:
+class PostedRun:
     """The run for an arrival; `is_new` where this post made it.
 
     `state` is Prefect's name, such as `Scheduled` or `Running`, and `message` what it says to it.
@@ -52,7 +52,7 @@ class Posted:
 
     @property
     def has_ended(self) -> bool:
-        """Tell whether the run does nothing any more."""
+        """Whether the run does nothing any more."""
         return self.state in ("Completed", "Failed", "Crashed", "Cancelled")
 
 
@@ -67,7 +67,7 @@ class Poster:
 
     def post(
         self, arrival: Arrival, *, policy: Policy = "queue", again: bool = False, once: bool = False
-    ) -> Posted:
+    ) -> PostedRun:
         """Return the run for `arrival`, new or posted before.
 
         A run that crashed or was cancelled is followed by another attempt, unless `once` forbids
@@ -85,12 +85,12 @@ class Poster:
             # Nothing is posted twice by it: the key is the same.
             pauses.take()
 
-    def _post_once(self, arrival: Arrival, policy: Policy, *, again: bool, once: bool) -> Posted:
+    def _post_once(self, arrival: Arrival, policy: Policy, *, again: bool, once: bool) -> PostedRun:
         from prefect.exceptions import PrefectHTTPStatusError
 
-        with told_of_prefect():
+        with translate_prefect_errors():
             try:
-                return self._run_for(arrival, policy, again=again, once=once)
+                return self._find_or_create(arrival, policy, again=again, once=once)
             except PrefectHTTPStatusError as error:
                 if self._deployment is None or error.response.status_code != 404:
                     raise
@@ -98,49 +98,51 @@ class Poster:
             # of the one before.
             self._deployment = None
             self._queues.clear()
-            return self._run_for(arrival, policy, again=again, once=once)
+            return self._find_or_create(arrival, policy, again=again, once=once)
 
-    def _run_for(self, arrival: Arrival, policy: Policy, *, again: bool, once: bool) -> Posted:
+    def _find_or_create(
+        self, arrival: Arrival, policy: Policy, *, again: bool, once: bool
+    ) -> PostedRun:
         self._ensure_queue(arrival.queue)
         attempt = 1
         run, is_new = self._create(arrival, attempt)
         if not is_new:
-            run, attempt = self._last(arrival, run)
+            run, attempt = self._find_last(arrival, run)
             if once or not _may_follow(run, again=again):
-                return self._posted(run, attempt, is_new=False)
+                return self._make_result(run, attempt, is_new=False)
             attempt += 1
             run, is_new = self._create(arrival, attempt)
-        posted = self._posted(run, attempt, is_new=is_new)
+        posted = self._make_result(run, attempt, is_new=is_new)
         if is_new and policy == "supersede" and arrival.model:
             return replace(posted, superseded=tuple(self._supersede(arrival, run)))
         return posted
 
-    def follow(self, posted: Posted) -> Posted:
+    def follow(self, posted: PostedRun) -> PostedRun:
         """Return how the run is now, or the one that repeats it after a crash."""
-        with told_of_prefect():
+        with translate_prefect_errors():
             run = self._latest(self._client.read_flow_run(posted.id))
-            return self._posted(run, posted.attempt, is_new=posted.is_new)
+            return self._make_result(run, posted.attempt, is_new=posted.is_new)
 
     def _deployment_id(self) -> UUID:
         if self._deployment is None:
             self._deployment = self._client.read_deployment_by_name(RELEASE).id
         return self._deployment
 
-    def _last(self, arrival: Arrival, first: FlowRun) -> tuple[FlowRun, int]:
+    def _find_last(self, arrival: Arrival, first: FlowRun) -> tuple[FlowRun, int]:
         """Return the run that was posted last for the arrival's key, and how many there were."""
         from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
 
         keys = [_attempt_key(arrival, attempt) for attempt in range(1, _MOST_ATTEMPTS + 1)]
-        wanted = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=keys[1:]))
-        runs = self._client.read_flow_runs(flow_run_filter=wanted)
-        found = {run.idempotency_key: run for run in runs}
-        last = max((number for number, key in enumerate(keys, 1) if key in found), default=1)
+        run_filter = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=keys[1:]))
+        runs = self._client.read_flow_runs(flow_run_filter=run_filter)
+        by_key = {run.idempotency_key: run for run in runs}
+        last = max((number for number, key in enumerate(keys, 1) if key in by_key), default=1)
         if last == _MOST_ATTEMPTS:
             raise UsageProblem(
                 f"{arrival.label} was posted {_MOST_ATTEMPTS} times", expected="fewer",
                 got="as many", remedy="Look at its runs, and fix what ends them",
             )  # fmt: skip
-        return self._latest(found.get(keys[last - 1], first)), last
+        return self._latest(by_key.get(keys[last - 1], first)), last
 
     def _latest(self, run: FlowRun) -> FlowRun:
         """Return the run that repeats a crashed one (`flows.resume`), or the run itself."""
@@ -169,7 +171,7 @@ class Poster:
         self._queues[name] = time.monotonic()
 
     def _create(self, arrival: Arrival, attempt: int) -> tuple[FlowRun, bool]:
-        # Prefect doesn't tell whether it made the run: by its name it is known again. Once it
+        # Prefect doesn't say whether it made the run: by its name it is known again. Once it
         # begins, the flow names it without that.
         name = f"release {arrival.label}, posted {secrets.token_hex(4)}"
         run = self._client.create_flow_run_from_deployment(
@@ -182,8 +184,8 @@ class Poster:
         )
         return run, run.name == name
 
-    def _supersede(self, arrival: Arrival, ours: FlowRun) -> Iterator[str]:
-        """Cancel what was posted for the model before `ours`; give the names."""
+    def _supersede(self, arrival: Arrival, newest: FlowRun) -> Iterator[str]:
+        """Cancel what was posted for the model before `newest`; give the names."""
         from prefect.client.schemas.filters import (
             FlowRunFilter,
             FlowRunFilterDeploymentId,
@@ -194,26 +196,26 @@ class Poster:
         from prefect.client.schemas.objects import State, StateType
         from prefect.states import Cancelled, Cancelling
 
-        going = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
-        wanted = FlowRunFilter(
+        active = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
+        run_filter = FlowRunFilter(
             deployment_id=FlowRunFilterDeploymentId(any_=[self._deployment_id()]),
             tags=FlowRunFilterTags(all_=[f"model:{arrival.model}"]),
-            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=going)),
+            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=active)),
         )
         message = f"superseded by {arrival.label}"
-        for run in self._client.read_flow_runs(flow_run_filter=wanted):
-            if run.id == ours.id or not _is_older(run, ours) or run.state is None:
+        for run in self._client.read_flow_runs(flow_run_filter=run_filter):
+            if run.id == newest.id or not _is_older(run, newest) or run.state is None:
                 continue
             # A process ends itself and what it started; where there is none yet it is over.
-            is_going = run.state.is_running() or run.state.is_paused()
-            state: State[Any] = (Cancelling if is_going else Cancelled)(message=message)
+            is_active = run.state.is_running() or run.state.is_paused()
+            state: State[Any] = (Cancelling if is_active else Cancelled)(message=message)
             self._client.set_flow_run_state(run.id, state)
             yield run.name
 
-    def _posted(self, run: FlowRun, attempt: int, *, is_new: bool) -> Posted:
+    def _make_result(self, run: FlowRun, attempt: int, *, is_new: bool) -> PostedRun:
         base = str(self._client.api_url).rstrip("/").removesuffix("/api")
         state, message = (run.state.name or "", run.state.message or "") if run.state else ("", "")
-        return Posted(
+        return PostedRun(
             run.name, run.id, state, is_new, attempt, f"{base}/runs/flow-run/{run.id}", message
         )
 
@@ -239,7 +241,7 @@ def _attempt_key(arrival: Arrival, attempt: int) -> str:
 
 
 def _may_follow(run: FlowRun, *, again: bool) -> bool:
-    """Tell whether another attempt may follow `run`.
+    """Return whether another attempt may follow `run`.
 
     What was refused is refused again: that is asked for, or it doesn't happen.
     """
@@ -248,14 +250,14 @@ def _may_follow(run: FlowRun, *, again: bool) -> bool:
     return again or run.state.is_crashed() or run.state.is_cancelled()
 
 
-def _is_older(run: FlowRun, ours: FlowRun) -> bool:
-    if run.created is None or ours.created is None:
+def _is_older(run: FlowRun, newest: FlowRun) -> bool:
+    if run.created is None or newest.created is None:
         return False
-    return (run.created, str(run.id)) < (ours.created, str(ours.id))
+    return (run.created, str(run.id)) < (newest.created, str(newest.id))
 
 
 @contextmanager
-def told_of_prefect() -> Iterator[None]:
+def translate_prefect_errors() -> Iterator[None]:
     """Turn what Prefect's client raises into sentences."""
     from prefect.exceptions import ObjectNotFound
 

@@ -21,8 +21,8 @@ from handoff.infra.settings import Settings, read_secret, read_settings
 from handoff.infra.terminal.output import echo, log_lines
 from handoff.infra.triggers.arrival import Arrival, Policy
 from handoff.infra.triggers.hooks import read_hooks
-from handoff.infra.triggers.posting import Posted, Poster, open_poster
-from handoff.infra.triggers.spool import Kept, Spool
+from handoff.infra.triggers.posting import PostedRun, Poster, open_poster
+from handoff.infra.triggers.spool import Spool, SpooledArrival
 from handoff.infra.triggers.webhook import ENDPOINTS, LOGGER, Webhook
 
 _MOST_CONNECTIONS = 64
@@ -148,31 +148,33 @@ class PostingThreads:
         self._settings = settings
         self._spool = Spool(settings.home)
         self._ended, self._woken = threading.Event(), threading.Event()
-        self._own = threading.local()
+        self._thread_local = threading.local()
         self._lock = threading.Lock()
         self._stack = ExitStack()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="post")
-        self._going_on = threading.Thread(target=self._go_on, name="spool")
-        self._going_on.start()
+        self._retry_thread = threading.Thread(target=self._retry_forever, name="spool")
+        self._retry_thread.start()
 
-    async def post(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> Posted | Kept:
+    async def post(
+        self, arrival: Arrival, policy: Policy, *, limit_s: float
+    ) -> PostedRun | SpooledArrival:
         """Return the run for `arrival`, or that it is kept where there is none after `limit_s`.
 
         Raises what keeping it raises, and `UsageProblem` for what the server refuses.
         """
-        kept = await asyncio.to_thread(self._spool.keep, arrival, policy)
-        future = self._threads.submit(self._spool.deliver, self._post, kept)
+        entry = await asyncio.to_thread(self._spool.keep, arrival, policy)
+        future = self._threads.submit(self._spool.deliver, self._post, entry)
         try:
             posted = await asyncio.wait_for(asyncio.wrap_future(future), limit_s)
         except (TimeoutError, EnvironmentLacking):
             posted = None
         if posted is None:
             self._woken.set()
-            return kept
+            return entry
         return posted
 
-    async def retry(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> Posted:
-        """Return the run for an arrival that is told again on purpose.
+    async def retry(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> PostedRun:
+        """Return the run for an arrival that is sent again on purpose.
 
         One that crashed or was cancelled is followed by another. Raises `HandoffError`, or
         `TimeoutError` after `limit_s`.
@@ -184,33 +186,33 @@ class PostingThreads:
         """Wait for what is under way, and close the clients; what waits stays kept."""
         self._ended.set()
         self._woken.set()
-        self._going_on.join()
+        self._retry_thread.join()
         self._threads.shutdown(wait=True, cancel_futures=True)
         self._stack.close()
 
-    def _go_on(self) -> None:
-        """Post what waits, again and again; what keeps it from that is told once."""
-        told = ""
+    def _retry_forever(self) -> None:
+        """Post what waits, again and again; what keeps it from that is logged once."""
+        logged = ""
         pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while not self._ended.is_set():
             try:
                 self._spool.deliver(self._post)
             except HandoffError as error:
-                if told != str(error):
+                if logged != str(error):
                     LOGGER.warning("what was accepted is kept: %s", error)
-                told = str(error)
+                logged = str(error)
             except OSError as error:
                 LOGGER.warning("what was accepted can't be looked at: %s", error)
             else:
-                told, pauses = "", Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+                logged, pauses = "", Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             self._woken.wait(pauses.draw())
             self._woken.clear()
 
-    def _post(self, arrival: Arrival, policy: Policy, *, once: bool = True) -> Posted:
-        poster: Poster | None = getattr(self._own, "poster", None)
+    def _post(self, arrival: Arrival, policy: Policy, *, once: bool = True) -> PostedRun:
+        poster: Poster | None = getattr(self._thread_local, "poster", None)
         if poster is None:
             with self._lock:
                 poster = self._stack.enter_context(open_poster(self._settings))
-            self._own.poster = poster
+            self._thread_local.poster = poster
         # A request that somebody kept and sends again, after a restart of ours, starts nothing.
         return poster.post(arrival, policy=policy, once=once)

@@ -33,9 +33,9 @@ def watch(text: str, every_s: float, policy: Policy, *, once: bool) -> int:
 
     Returns the exit code: that of what failed at last with `once`, else 0.
     """
-    place = open_location(text)
+    location = open_location(text)
     with open_poster(read_settings()) as poster:
-        watcher = Watcher(place, poster, policy)
+        watcher = Watcher(location, poster, policy)
         echo(f"watching {text}: a delivery is posted when it hasn't changed for a look")
         while True:
             watcher.look()
@@ -46,68 +46,68 @@ def watch(text: str, every_s: float, policy: Policy, *, once: bool) -> int:
 
 @dataclass
 class Watcher:
-    """Looks at a place, and posts what is complete; tells of a trouble once until it is over."""
+    """Looks at a place, and posts what is complete; reports a trouble once until it is over."""
 
-    place: Location
+    location: Location
     poster: Poster
     policy: Policy = "queue"
     looks: int = 0
     exit_code: int = 0
-    _before: dict[str, str] = field(default_factory=dict)
-    _done: dict[str, str] = field(default_factory=dict)
-    _told: str = ""
+    _previous: dict[str, str] = field(default_factory=dict)
+    _posted: dict[str, str] = field(default_factory=dict)
+    _reported: str = ""
 
     def look(self) -> None:
         """Look once; what can't be looked at or posted is tried at the next look again."""
         self.looks += 1
         self.exit_code = 0
         try:
-            listings = self.place.look()
+            listings = self.location.look()
         except HandoffError as error:
-            self._tell(error)
+            self._report(error)
             return
         for listing in listings:
-            is_same = self._before.get(listing.name) == listing.content
-            is_done = self._done.get(listing.name) == listing.content
+            is_same = self._previous.get(listing.name) == listing.content
+            is_done = self._posted.get(listing.name) == listing.content
             if not listing.has_contract or not is_same or is_done:
                 continue
             try:
                 self._post(listing)
             except (EnvironmentLacking, DeliveryUnreachable) as error:
                 # The others would fail like it.
-                self._tell(error)
+                self._report(error)
                 break
             except HandoffError as error:
                 # It is this delivery's, and stays so until it changes.
                 self.exit_code = error.exit_code
                 echo(f"{listing.name}: {error}", err=True)
-            self._done[listing.name] = listing.content
+            self._posted[listing.name] = listing.content
         else:
-            self._told = ""
-        self._before = {listing.name: listing.content for listing in listings}
+            self._reported = ""
+        self._previous = {listing.name: listing.content for listing in listings}
 
     def _post(self, listing: Listing) -> None:
-        arrival = read_arrival(listing, self.place)
+        arrival = read_arrival(listing, self.location)
         posted = self.poster.post(arrival, policy=self.policy, once=True)
         if posted.is_new:
             echo(f"posted {arrival.label} from {listing.uri}: run {posted.name}")
             for name in posted.superseded:
                 echo(f"cancelled {name}, which is older")
 
-    def _tell(self, error: HandoffError) -> None:
+    def _report(self, error: HandoffError) -> None:
         self.exit_code = error.exit_code
-        if self._told != type(error).__name__:
+        if self._reported != type(error).__name__:
             echo(f"handoff: {error}", err=True)
             echo("it is tried again at every look", err=True)
-        self._told = type(error).__name__
+        self._reported = type(error).__name__
 
 
-def read_arrival(listing: Listing, place: Location) -> Arrival:
+def read_arrival(listing: Listing, location: Location) -> Arrival:
     """Return the arrival that a delivery's contract describes.
 
     Raises `DeliveryUnreadable` for a contract that can't be read.
     """
-    contract = _read_contract(listing, place)
+    contract = _read_contract(listing, location)
     source = contract.source
     commit = source.commit.lower()
     by = source.author if source.author.isprintable() else ""
@@ -119,9 +119,9 @@ def read_arrival(listing: Listing, place: Location) -> Arrival:
     )  # fmt: skip
 
 
-def _read_contract(listing: Listing, place: Location) -> DeliveryContract:
+def _read_contract(listing: Listing, location: Location) -> DeliveryContract:
     try:
-        return parse_contract(place.read_contract(listing))
+        return parse_contract(location.read_contract(listing))
     except (OSError, UnicodeError, RecordInvalid) as error:
         raise DeliveryUnreadable(
             f"{listing.uri} isn't posted: its delivery.toml can't be read",

@@ -2,7 +2,7 @@
 
 A request passes, in this order: its path and method, the limit of its address, its size and type,
 its signature, the memory of what was seen, the limits of its source and of all, and only then its
-meaning is looked at. What doesn't pass is told in one line that gives no hint.
+meaning is looked at. What doesn't pass is answered in one line that gives no hint.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from starlette.routing import Route
 
 from handoff.artifacts.errors import HandoffError, UsageProblem
 from handoff.infra.triggers.arrival import Arrival, Policy
-from handoff.infra.triggers.events import NotUnderstood, arrivals_of, fits, mark
-from handoff.infra.triggers.hooks import Guarded, Kind, Limits
-from handoff.infra.triggers.posting import Posted
-from handoff.infra.triggers.spool import Kept, NoRoom
+from handoff.infra.triggers.events import PayloadInvalid, arrivals_of, is_authentic, replay_key
+from handoff.infra.triggers.hooks import Kind, Limits, SourceWithSecret
+from handoff.infra.triggers.posting import PostedRun
+from handoff.infra.triggers.spool import DiskFull, SpooledArrival
 
 T = TypeVar("T")
 _MOST_KEYS = 10_000
@@ -37,28 +37,28 @@ _MOST_SEEN = 20_000
 _SEEN_S = 24 * 3600.0
 
 
-class Buckets:
+class TokenBuckets:
     """A token bucket for each key: so many requests a minute, and as many at once."""
 
     def __init__(self, per_minute: float, clock: Callable[[], float] = time.monotonic) -> None:
         """Fill buckets with `per_minute` tokens a minute; `clock` is in seconds."""
-        self._most = per_minute
+        self._capacity = per_minute
         self._clock = clock
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._tokens: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, key: str = "") -> bool:
-        """Take a token of a key's bucket; tell whether there was one."""
+        """Take a token of a key's bucket; return whether there was one."""
         now = self._clock()
-        left, then = self._left.pop(key, (self._most, now))
-        left = min(self._most, left + (now - then) * self._most / 60)
-        self._left[key] = (left - 1 if left >= 1 else left, now)
+        tokens, updated = self._tokens.pop(key, (self._capacity, now))
+        tokens = min(self._capacity, tokens + (now - updated) * self._capacity / 60)
+        self._tokens[key] = (tokens - 1 if tokens >= 1 else tokens, now)
         # Whoever comes with ever other addresses drives out others like them.
-        while len(self._left) > _MOST_KEYS:
-            self._left.popitem(last=False)
-        return left >= 1
+        while len(self._tokens) > _MOST_KEYS:
+            self._tokens.popitem(last=False)
+        return tokens >= 1
 
 
-class Seen(Generic[T]):
+class AnswerCache(Generic[T]):
     """What was accepted within a day, with the answer that was given."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -66,14 +66,14 @@ class Seen(Generic[T]):
         self._clock = clock
         self._answers: OrderedDict[bytes, tuple[float, T]] = OrderedDict()
 
-    def find(self, mark: bytes) -> T | None:
-        """Return the answer that `mark` had; None where it wasn't seen."""
-        found = self._answers.get(mark)
-        return found[1] if found and self._clock() - found[0] < _SEEN_S else None
+    def find(self, key: bytes) -> T | None:
+        """Return the answer that `key` had; None where it wasn't seen."""
+        entry = self._answers.get(key)
+        return entry[1] if entry and self._clock() - entry[0] < _SEEN_S else None
 
-    def keep(self, mark: bytes, answer: T) -> None:
+    def keep(self, key: bytes, answer: T) -> None:
         """Remember the answer; the oldest are forgotten."""
-        self._answers[mark] = (self._clock(), answer)
+        self._answers[key] = (self._clock(), answer)
         while len(self._answers) > _MOST_SEEN:
             self._answers.popitem(last=False)
 
@@ -107,20 +107,22 @@ _REFUSALS = {
 }  # fmt: skip
 
 
-class PostsArrivals(Protocol):
+class ArrivalPoster(Protocol):
     """What posts an arrival in time (`infra.triggers.serving.PostingThreads`)."""
 
-    async def post(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> Posted | Kept:
+    async def post(
+        self, arrival: Arrival, policy: Policy, *, limit_s: float
+    ) -> PostedRun | SpooledArrival:
         """Return the run, or what is kept until there is one; raise `HandoffError`."""
 
-    async def retry(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> Posted:
-        """Return the run of what is told again; raise `HandoffError` or `TimeoutError`."""
+    async def retry(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> PostedRun:
+        """Return the run of what is sent again; raise `HandoffError` or `TimeoutError`."""
 
     def close(self) -> None:
         """End."""
 
 
-class _Refused(Exception):
+class _Refusal(Exception):
     """The request ends here, with this status; `why` is for the log alone."""
 
     def __init__(self, status: int, why: str = "") -> None:
@@ -130,7 +132,7 @@ class _Refused(Exception):
 
 
 @dataclass(frozen=True)
-class _Answered:
+class _CachedAnswer:
     """The answer that an event had, and the number that its sender gave it."""
 
     answer: dict[str, object]
@@ -138,7 +140,7 @@ class _Answered:
 
 
 @dataclass
-class _Told:
+class _RequestLog:
     """What the log line says of a request."""
 
     source: str = "-"
@@ -149,17 +151,17 @@ class Webhook:
     """Answers requests."""
 
     def __init__(
-        self, sources: Sequence[Guarded], limits: Limits, posts: PostsArrivals, *,
+        self, sources: Sequence[SourceWithSecret], limits: Limits, posts: ArrivalPoster, *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         """Answer for `sources`; runs are posted by `posts`. Limits go by `clock`, in seconds."""
         self._sources = sources
         self._limits = limits
-        self._posts = posts
-        self._addresses = Buckets(limits.per_address_per_minute, clock)
-        self._labels = Buckets(limits.per_source_per_minute, clock)
-        self._all = Buckets(limits.overall_per_minute, clock)
-        self._seen: Seen[_Answered] = Seen(clock)
+        self._poster = posts
+        self._addresses = TokenBuckets(limits.per_address_per_minute, clock)
+        self._labels = TokenBuckets(limits.per_source_per_minute, clock)
+        self._all = TokenBuckets(limits.overall_per_minute, clock)
+        self._seen: AnswerCache[_CachedAnswer] = AnswerCache(clock)
 
     def application(self) -> Starlette:
         """Return the ASGI application."""
@@ -167,7 +169,7 @@ class Webhook:
         @asynccontextmanager
         async def lifespan(_: Starlette) -> AsyncIterator[None]:
             yield
-            await asyncio.to_thread(self._posts.close)
+            await asyncio.to_thread(self._poster.close)
 
         application = Starlette(
             routes=[
@@ -185,109 +187,110 @@ class Webhook:
 
     async def _refuse_early(self, request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        _log(request, error.status_code, _Told(), time.monotonic(), "-")
+        _log(request, error.status_code, _RequestLog(), time.monotonic(), "-")
         return _json(error.status_code, {"error": _REFUSALS.get(error.status_code, "refused")})
 
     async def _fail(self, request: Request, error: Exception) -> JSONResponse:
-        told = _Told(notes=[type(error).__name__])
-        _log(request, 500, told, time.monotonic(), request.url.path[:20])
+        record = _RequestLog(notes=[type(error).__name__])
+        _log(request, 500, record, time.monotonic(), request.url.path[:20])
         return _json(500, {"error": _REFUSALS[500]})
 
     async def _answer(self, request: Request) -> JSONResponse:
-        began, told = time.monotonic(), _Told()
+        began, record = time.monotonic(), _RequestLog()
         try:
-            status, answer = await self._handle(request, told)
-        except _Refused as refusal:
+            status, answer = await self._handle(request, record)
+        except _Refusal as refusal:
             status, answer = refusal.status, {"error": _REFUSALS[refusal.status]}
             if refusal.why:
-                told.notes.append(refusal.why)
-        _log(request, status, told, began, request.url.path)
+                record.notes.append(refusal.why)
+        _log(request, status, record, began, request.url.path)
         return _json(status, answer)
 
-    async def _handle(self, request: Request, told: _Told) -> tuple[int, object]:
+    async def _handle(self, request: Request, record: _RequestLog) -> tuple[int, object]:
         address = request.client.host if request.client else ""
         if not self._addresses.take(address_group(address)):
-            raise _Refused(429)
+            raise _Refusal(429)
         body = await self._read_body(request)
         kind = next(kind for kind in ENDPOINTS if request.url.path == f"/{kind}")
         headers = {name.lower(): value for name, value in request.headers.items()}
         trusted = [
-            one for one in self._sources
-            if one.source.kind == kind and fits(one, headers, body, time.time())
+            each for each in self._sources
+            if each.source.kind == kind and is_authentic(each, headers, body, time.time())
         ]  # fmt: skip
         if not trusted:
-            raise _Refused(401)
-        told.source = trusted[0].source.label
-        seen, delivery = mark(kind, headers, body), headers.get(_REDELIVERED, "")[:100]
-        known = self._seen.find(seen)
+            raise _Refusal(401)
+        record.source = trusted[0].source.label
+        key, delivery = replay_key(kind, headers, body), headers.get(_REDELIVERED, "")[:100]
+        cached = self._seen.find(key)
         # Whoever sends an event again under its own number asks for another try.
-        is_retry = known is not None and bool(delivery) and known.delivery == delivery
-        if known is not None and not is_retry:
-            told.notes.append("seen before")
-            return 200, known.answer
-        if not self._labels.take(told.source) or not self._all.take():
-            raise _Refused(429)
-        post = self._posts.retry if is_retry else self._posts.post
-        runs, kept = await self._post_all(trusted, headers, _parse(body), told, post)
-        answer: dict[str, object] = {"runs": runs} if runs or kept else {"ignored": _IGNORED}
-        if kept:
-            answer["kept"] = kept
-        self._seen.keep(seen, _Answered(answer, delivery))
-        return (202 if runs or kept else 200), answer
+        is_retry = cached is not None and bool(delivery) and cached.delivery == delivery
+        if cached is not None and not is_retry:
+            record.notes.append("seen before")
+            return 200, cached.answer
+        if not self._labels.take(record.source) or not self._all.take():
+            raise _Refusal(429)
+        post = self._poster.retry if is_retry else self._poster.post
+        runs, spooled = await self._post_all(trusted, headers, _parse(body), record, post)
+        answer: dict[str, object] = {"runs": runs} if runs or spooled else {"ignored": _IGNORED}
+        if spooled:
+            answer["kept"] = spooled
+        self._seen.keep(key, _CachedAnswer(answer, delivery))
+        return (202 if runs or spooled else 200), answer
 
     async def _read_body(self, request: Request) -> bytes:
         """Return the body of a JSON request, if it comes in time and isn't too large."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json" or request.headers.get("content-encoding"):
-            raise _Refused(415)
-        most = self._limits.body_bytes
+            raise _Refusal(415)
+        limit = self._limits.body_bytes
         length = request.headers.get("content-length", "")
-        if length.isdigit() and (len(length) > 12 or int(length) > most):
-            raise _Refused(413)
+        if length.isdigit() and (len(length) > 12 or int(length) > limit):
+            raise _Refusal(413)
         body = bytearray()
         try:
             async with asyncio.timeout(_BODY_LIMIT_S):
                 async for piece in request.stream():
                     body += piece
-                    if len(body) > most:
-                        raise _Refused(413)
+                    if len(body) > limit:
+                        raise _Refusal(413)
         except TimeoutError:
-            raise _Refused(408) from None
+            raise _Refusal(408) from None
         except ClientDisconnect:
-            raise _Refused(400, "the sender went away") from None
+            raise _Refusal(400, "the sender went away") from None
         return bytes(body)
 
     async def _post_all(
-        self, trusted: Sequence[Guarded], headers: dict[str, str], payload: Any, told: _Told,  # noqa: ANN401 - JSON
-        post: Callable[..., Awaitable[Posted | Kept]],
+        self, trusted: Sequence[SourceWithSecret], headers: dict[str, str], payload: Any,  # noqa: ANN401 - JSON
+        record: _RequestLog,
+        post: Callable[..., Awaitable[PostedRun | SpooledArrival]],
     ) -> tuple[list[dict[str, object]], list[str]]:  # fmt: skip
         """Return the runs that there are, and what is kept until there is one."""
         deadline = time.monotonic() + _POST_LIMIT_S
         runs: list[dict[str, object]] = []
         waiting = []
-        for guarded in trusted:
-            source = guarded.source
+        for sender in trusted:
+            source = sender.source
             try:
                 for arrival in arrivals_of(source, headers, payload):
                     left = max(0.1, deadline - time.monotonic())
                     posted = await post(arrival, source.policy, limit_s=left)
-                    told.source = source.label
-                    if isinstance(posted, Kept):
-                        told.notes.append(f"{arrival.label}: kept")
+                    record.source = source.label
+                    if isinstance(posted, SpooledArrival):
+                        record.notes.append(f"{arrival.label}: kept")
                         waiting.append(arrival.label)
                         continue
-                    told.notes.append(f"{arrival.label}: {posted.name} {posted.state}")
+                    record.notes.append(f"{arrival.label}: {posted.name} {posted.state}")
                     runs.append({"name": posted.name, "id": str(posted.id), "new": posted.is_new})
-            except NotUnderstood:
-                raise _Refused(400) from None
+            except PayloadInvalid:
+                raise _Refusal(400) from None
             except UsageProblem as error:
-                raise _Refused(422, str(error)) from None
+                raise _Refusal(422, str(error)) from None
             except TimeoutError:
-                raise _Refused(503, "the Prefect server took too long") from None
-            except NoRoom as error:
-                raise _Refused(507, str(error)) from None
+                raise _Refusal(503, "the Prefect server took too long") from None
+            except DiskFull as error:
+                raise _Refusal(507, str(error)) from None
             except HandoffError as error:
-                raise _Refused(503, str(error)) from None
+                raise _Refusal(503, str(error)) from None
         return runs, waiting
 
 
@@ -295,7 +298,7 @@ def _parse(body: bytes) -> Any:  # noqa: ANN401 - JSON
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        raise _Refused(400, "no JSON") from None
+        raise _Refusal(400, "no JSON") from None
 
 
 def _json(status: int, value: object) -> JSONResponse:
@@ -306,12 +309,12 @@ def _json(status: int, value: object) -> JSONResponse:
     return JSONResponse(value, status, headers)
 
 
-def _log(request: Request, status: int, told: _Told, began: float, path: str) -> None:
+def _log(request: Request, status: int, record: _RequestLog, began: float, path: str) -> None:
     """Write one line, in which nothing stands that an unverified sender chose."""
     address = request.client.host if request.client else "?"
-    notes = "".join(c if c.isprintable() else "?" for c in "; ".join(told.notes))[:500]
+    notes = "".join(c if c.isprintable() else "?" for c in "; ".join(record.notes))[:500]
     took_ms = (time.monotonic() - began) * 1e3
     level = logging.INFO if status < 400 else logging.WARNING
     LOGGER.log(
-        level, "%s %s %d %s %.0f ms %s", address, path, status, told.source, took_ms, notes
+        level, "%s %s %d %s %.0f ms %s", address, path, status, record.source, took_ms, notes
     )  # fmt: skip

@@ -47,7 +47,7 @@ def ran(command: str, *arguments: str | Path) -> Result:
     return CliRunner().invoke(main.commands[command], [str(one) for one in arguments])
 
 
-def told(command: str, *arguments: str | Path) -> str:
+def output_of(command: str, *arguments: str | Path) -> str:
     """Return what the command printed as its result; it has to end well."""
     ended = ran(command, *arguments)
     assert ended.exit_code == 0, ended.exception

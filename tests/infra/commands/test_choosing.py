@@ -1,4 +1,4 @@
-"""A name without a version or an alias: one rule for every command, told on the first line."""
+"""A name without a version or an alias: one rule for every command, shown on the first line."""
 
 from __future__ import annotations
 
@@ -41,31 +41,31 @@ def test_what_is_in_production_is_pulled_and_said_to_be(
     registry: SomeRegistry, tmp_path: Path
 ) -> None:
     registry.promote(1)
-    told = run(pull, "toy", "--verify-only").output.splitlines()
-    assert told[0] == f"{SERVED} (other aliases: candidate 2)"
-    assert told[1].startswith("toy version 1: ")
+    lines = run(pull, "toy", "--verify-only").output.splitlines()
+    assert lines[0] == f"{SERVED} (other aliases: candidate 2)"
+    assert lines[1].startswith("toy version 1: ")
     pulled = handoff.pull("toy", tmp_path / "pulled")
-    assert (pulled.version, pulled.chosen) == (1, told[0].removeprefix("handoff: "))
+    assert (pulled.version, pulled.chosen) == (1, lines[0].removeprefix("handoff: "))
 
 
 def test_without_production_the_newest_is_pulled_and_said_to_be(registry: SomeRegistry) -> None:
-    told = run(pull, "toy", "--verify-only").output.splitlines()
-    assert told[0] == f"{NEWEST} (other aliases: candidate 2)"
-    assert told[1].startswith("toy version 2: ")
+    lines = run(pull, "toy", "--verify-only").output.splitlines()
+    assert lines[0] == f"{NEWEST} (other aliases: candidate 2)"
+    assert lines[1].startswith("toy version 2: ")
 
 
 def test_what_is_named_is_not_explained(registry: SomeRegistry) -> None:
     registry.promote(1)
     for reference, version in (("toy@candidate", 2), ("toy@production", 1), ("toy@2", 2)):
-        told = run(pull, reference, "--verify-only").output
-        assert told.startswith(f"toy version {version}: ")
+        text = run(pull, reference, "--verify-only").output
+        assert text.startswith(f"toy version {version}: ")
 
 
 def test_show_and_diff_choose_alike(registry: SomeRegistry) -> None:
     registry.promote(1)
-    told = run(show, "toy")
-    assert told.stderr.startswith(SERVED)
-    assert "toy version 1 (@production)" in told.stdout
-    told = run(diff, "toy", "toy@candidate", "--json")
-    assert told.stderr.startswith(SERVED)
-    assert json.loads(told.stdout)["before"] == "toy@1"
+    result = run(show, "toy")
+    assert result.stderr.startswith(SERVED)
+    assert "toy version 1 (@production)" in result.stdout
+    result = run(diff, "toy", "toy@candidate", "--json")
+    assert result.stderr.startswith(SERVED)
+    assert json.loads(result.stdout)["before"] == "toy@1"

@@ -55,7 +55,7 @@ def handoff(
 
 
 def assert_is_a_sentence(result: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
-    """Assert the exit code, that every part is told on standard error, and that no trace is."""
+    """Assert the exit code, that every part is on standard error, and that no trace is."""
     assert result.returncode == code, result.stderr
     for part in parts:
         assert part in result.stderr
@@ -105,7 +105,7 @@ def test_an_unknown_option_is_told_with_the_help_to_look_at(tmp_path: Path) -> N
     assert_is_a_sentence(result, 64, "--fast", "release --help")
 
 
-def test_an_unknown_command_is_told(tmp_path: Path) -> None:
+def test_an_unknown_command_is_reported(tmp_path: Path) -> None:
     assert_is_a_sentence(handoff("relase", home=tmp_path), 64, "relase")
 
 
@@ -149,7 +149,7 @@ def test_a_missing_compiler_is_told_before_anything_is_started(tmp_path: Path) -
     assert left == {"programs", "compiler"}
 
 
-def test_a_store_of_another_kind_is_told(tmp_path: Path) -> None:
+def test_a_store_of_another_kind_is_reported(tmp_path: Path) -> None:
     result = handoff("list", home=tmp_path, HANDOFF_STORE="ftp://somewhere")
     assert_is_a_sentence(result, 64, "HANDOFF_STORE", "s3://bucket/prefix")
 
@@ -188,13 +188,13 @@ def test_doctor_says_who_is_notified_once_there_is_a_prefect_server(
         HANDOFF_NOTIFY="slack-webhook/team", HANDOFF_FORGE="github",
     )  # fmt: skip
     checks = json.loads(found.stdout)["checks"]
-    told = [one["found"] for one in checks if one["name"] == "notified"]
-    assert told == ["messages through slack-webhook/team and commit statuses on github"]
+    notified = [one["found"] for one in checks if one["name"] == "notified"]
+    assert notified == ["messages through slack-webhook/team and commit statuses on github"]
     monkeypatch.setenv("HANDOFF_HOME", str(tmp_path))
     for name in ("HANDOFF_NOTIFY", "HANDOFF_FORGE"):
         monkeypatch.delenv(name, raising=False)
     nobody = "nobody, of a refused release or a bad night"
-    assert doctor._notified(read_settings()).found == nobody
+    assert doctor._notifications(read_settings()).found == nobody
 
 
 def test_doctor_misses_a_compiler_that_is_not_there(tmp_path: Path) -> None:
@@ -205,8 +205,8 @@ def test_doctor_misses_a_compiler_that_is_not_there(tmp_path: Path) -> None:
 
 def test_doctor_misses_a_store_that_lacks_ledgers_which_were_seen_in_it(tmp_path: Path) -> None:
     def asked() -> str:
-        told = handoff("doctor", home=tmp_path, HANDOFF_STORE=str(store)).stdout
-        (line,) = (line for line in told.splitlines() if re.search(r"\bstore\b", line[:20]))
+        text = handoff("doctor", home=tmp_path, HANDOFF_STORE=str(store)).stdout
+        (line,) = (line for line in text.splitlines() if re.search(r"\bstore\b", line[:20]))
         return line
 
     store = tmp_path / "mounted"
@@ -245,8 +245,8 @@ def test_every_pass_is_listed_with_what_it_does(
     assert all(len(one["does"]) > 20 and one["level"] in ("fx", "aten") for one in listed)
     # As text, it is printed here: a second program would import torch, too.
     list_passes(as_json=False)
-    told = capsys.readouterr().out
-    assert all(one["name"] in told for one in listed)
+    text = capsys.readouterr().out
+    assert all(one["name"] in text for one in listed)
 
 
 def test_nothing_registered_is_said_in_words(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_the_ui_is_not_shown_to_the_network(tmp_path: Path) -> None:
     assert_is_a_sentence(result, 64, "loopback")
 
 
-def test_a_deliver_of_a_module_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_deliver_of_a_module_that_is_not_there_is_reported(tmp_path: Path) -> None:
     result = handoff("deliver", "nowhere:build", "--to", str(tmp_path / "d"), home=tmp_path)
     assert_is_a_sentence(result, 64, "nowhere")
     assert not (tmp_path / "d").exists()

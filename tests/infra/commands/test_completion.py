@@ -45,12 +45,12 @@ def test_the_script_of_each_shell_is_one_that_it_reads(shell: str, tmp_path: Pat
         assert parsed.returncode == 0
 
 
-def test_another_shell_is_told(tmp_path: Path) -> None:
+def test_another_shell_is_reported(tmp_path: Path) -> None:
     assert_is_a_sentence(handoff("completion", "csh", home=tmp_path), 64, "csh", "bash")
 
 
 def ask(words: str, home: Path) -> tuple[list[str], float]:
-    """Return what bash would be told for a line, and the processor's seconds that it took."""
+    """Return what bash would get for a line, and the processor's seconds that it took."""
     count = str(len(words.split(" ")) - 1)
     asked = {"_HANDOFF_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": count}
     code = "import sys; sys.argv[0] = 'handoff'; from handoff.infra.cli.main import main; main()"

@@ -89,7 +89,7 @@ def process(training: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def lent(training: Path, process: StepProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the command, called here, use that process and not end it: one takes seconds to start."""
     monkeypatch.chdir(training)
-    monkeypatch.setattr(deliver_command, "_process", lambda: nullcontext(process))
+    monkeypatch.setattr(deliver_command, "_open_process", lambda: nullcontext(process))
 
 
 def deliver(training: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -102,8 +102,8 @@ def test_the_name_comes_first_and_the_contract_says_where_each_range_comes_from(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     deliver_model("towers:build", Path("first"), "", ask=False, as_json=False)
-    told = capsys.readouterr().out
-    first, *lines = told.splitlines()
+    text = capsys.readouterr().out
+    first, *lines = text.splitlines()
     assert first == "two-tower: delivering towers:build (the name comes from its class TwoTower)"
     assert read_contract(Path("first")).model.name == "two-tower"
     rows = {line.split()[0]: line for line in reversed(lines) if line.strip()}
@@ -112,8 +112,8 @@ def test_the_name_comes_first_and_the_contract_says_where_each_range_comes_from(
     assert "batch (1 to 1024) x 4" in rows["counts"]
     assert "example: computed with as a number" in rows["counts"]
     assert rows["batch:"].strip() == "batch: 1 to 1024, by default"
-    assert "verification will draw dense from a standard normal distribution" in told
-    assert "Declare what is served: ranges={'counts': (LOW, HIGH)}" in told
+    assert "verification will draw dense from a standard normal distribution" in text
+    assert "Declare what is served: ranges={'counts': (LOW, HIGH)}" in text
 
 
 @pytest.mark.usefixtures("lent")
@@ -121,10 +121,10 @@ def test_what_was_declared_is_said_to_be_and_nothing_is_left_open(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     deliver_model("towers:named", Path("declared"), "", ask=False, as_json=False)
-    told = capsys.readouterr().out
-    assert told.startswith("ranker: delivering towers:named (the name comes from its factory's")
-    assert "normal distribution" not in told
-    assert "(LOW, HIGH)" not in told
+    text = capsys.readouterr().out
+    assert text.startswith("ranker: delivering towers:named (the name comes from its factory's")
+    assert "normal distribution" not in text
+    assert "(LOW, HIGH)" not in text
     given = {spec.name: spec for spec in read_contract(Path("declared")).inputs}
     assert given["counts"].origin == given["dense"].origin == DECLARED
 
@@ -140,9 +140,9 @@ def test_a_program_gets_one_object_and_what_a_factory_prints_is_shown_beside_it(
     training: Path,
 ) -> None:
     result = deliver(training, "towers:trained", "--to", "trained", "--name", "mine", "--json")
-    told = json.loads(result.stdout)
-    assert told["contract"]["model"]["name"] == "mine"
-    assert any("counts takes 1 to 9" in note for note in told["notes"])
+    answer = json.loads(result.stdout)
+    assert answer["contract"]["model"]["name"] == "mine"
+    assert any("counts takes 1 to 9" in note for note in answer["notes"])
     lines = result.stderr.splitlines()
     # Colours are left out, as is what a progress bar wrote over.
     assert "91 of 100 are right" in result.stderr

@@ -13,7 +13,7 @@ import torch
 from handoff.infra.commands import dry_run
 from handoff.infra.terminal.step_times import StepTimes
 from handoff.tasks.deliver.step import deliver
-from tests.infra.commands.here import StepsHere, ran, refusal, told
+from tests.infra.commands.here import StepsHere, output_of, ran, refusal
 from tests.infra.commands.test_cli import assert_is_a_sentence, handoff
 from tests.tasks.deliveries import write_delivery
 from tests.toy_models import FixedBatch, SmallNet, make
@@ -66,8 +66,8 @@ def test_what_a_target_for_several_gpus_needs_is_told_before_a_release(
     assert row[1] == "compiled, not verified: no such GPU here"
     monkeypatch.setattr(dry_run, "find_fatbinary", lambda: None)
     for slug in ("cuda-sm80+sm90", "cuda-sm86"):
-        told = dry_run._target_row(times, slug, "")[1]
-        assert told == "can't be built: no fatbinary here ('handoff doctor' tells how to get it)"
+        state = dry_run._target_row(times, slug, "")[1]
+        assert state == "can't be built: no fatbinary here ('handoff doctor' tells how to get it)"
     assert dry_run._target_row(times, "cuda-sm90", "")[1].startswith("compiled, not verified")
 
 
@@ -83,11 +83,11 @@ def test_an_operator_that_the_compiler_is_known_to_get_wrong_is_told_before_a_re
     tmp_path: Path,
 ) -> None:
     folder = write_delivery(tmp_path / "levels", Levels().eval(), {"x": torch.rand(4, 8)})
-    shown = told("release", folder, "--dry-run")
+    shown = output_of("release", folder, "--dry-run")
     assert "aten.floor_divide" in shown
     assert "known-wrong-operator" in shown
     assert "handoff conformance --show floor_divide" in " ".join(shown.split())
-    plain = json.loads(told("release", folder, "--dry-run", "--json"))
+    plain = json.loads(output_of("release", folder, "--dry-run", "--json"))
     assert "known-wrong-operator" in [finding["code"] for finding in plain["findings"]]
 
 

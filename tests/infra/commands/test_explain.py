@@ -205,18 +205,18 @@ def test_a_code_may_be_written_as_it_is_read(written: str) -> None:
 
 
 def test_a_code_is_explained_in_words_and_as_json(tmp_path: Path) -> None:
-    told = handoff("explain", "unmoved-output", home=tmp_path)
-    assert told.returncode == 0, told.stderr
+    result = handoff("explain", "unmoved-output", home=tmp_path)
+    assert result.returncode == 0, result.stderr
     for part in ("What it is", "Why it matters", "What to do", "For example", "handoff inspect"):
-        assert part in told.stdout
-    assert "\x1b" not in told.stdout
+        assert part in result.stdout
+    assert "\x1b" not in result.stdout
     plain = json.loads(handoff("explain", "exit-4", "--json", home=tmp_path).stdout)
     assert (plain["code"], plain["kind"], plain["exit_code"]) == ("4", "exit code", 4)
 
 
 def test_without_a_code_all_are_listed(tmp_path: Path) -> None:
-    told = handoff("explain", home=tmp_path).stdout
-    assert all(f"  {code} " in told for code in explanations())
+    text = handoff("explain", home=tmp_path).stdout
+    assert all(f"  {code} " in text for code in explanations())
     listed = json.loads(handoff("explain", "--json", home=tmp_path).stdout)["explanations"]
     assert {one["code"] for one in listed} == set(explanations())
 
@@ -231,11 +231,11 @@ def test_an_unknown_code_is_told_with_those_that_are_like_it(tmp_path: Path) -> 
 
 
 def test_a_pass_is_explained_by_what_it_says_of_itself(tmp_path: Path) -> None:
-    told = handoff("explain", "contiguous-linear", home=tmp_path)
-    assert told.returncode == 0, told.stderr
+    result = handoff("explain", "contiguous-linear", home=tmp_path)
+    assert result.returncode == 0, result.stderr
     for part in ("a graph pass: runs by default", "Let linear layers multiply one matrix",
                  "Before:", "No value", "In a recipe", "broken_passes"):  # fmt: skip
-        assert part in told.stdout
+        assert part in result.stdout
     plain = json.loads(handoff("explain", "quantize-int8", "--json", home=tmp_path).stdout)
     assert (plain["code"], plain["kind"], plain["default"]) == ("quantize-int8", "pass", False)
     assert set(plain["parameters"]) == {"activations", "keep"}

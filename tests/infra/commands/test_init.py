@@ -33,7 +33,7 @@ from handoff.tasks.inspect.step import run as inspect
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.intake.step import run as take_in
 from handoff.tasks.registry.assemble import refuse_unsound
-from tests.infra.commands.here import StepsHere, refusal, told
+from tests.infra.commands.here import StepsHere, output_of, refusal
 from tests.infra.commands.test_cli import assert_is_a_sentence, handoff
 from tests.limits import LIMIT_S
 
@@ -90,7 +90,7 @@ def bare(folder: Path, module: nn.Module) -> Path:
 @pytest.mark.usefixtures("steps_here")
 def test_the_inputs_of_a_convolution_network_are_inferred(tmp_path: Path) -> None:
     folder = bare(tmp_path, Digits())
-    shown = told("init", folder, "--name", "digits")
+    shown = output_of("init", folder, "--name", "digits")
     assert "handoff inspect" in shown
     assert "golden" in shown
     contract = read_contract(folder)
@@ -128,7 +128,7 @@ def test_a_length_is_as_long_as_the_model_runs_and_never_one_that_was_tried(
     tmp_path: Path,
 ) -> None:
     folder = bare(tmp_path, Placed())
-    told("init", folder, "--yes")
+    output_of("init", folder, "--yes")
     contract = read_contract(folder)
     assert contract.inputs == (TensorSpec("tokens", "int64", ("batch", "length"), 0.0, 99.0),)
     assert (contract.dimensions["length"].min, contract.dimensions["length"].max) == (1, 6)
@@ -150,7 +150,7 @@ class Weighs(nn.Module):
 @pytest.mark.usefixtures("steps_here")
 def test_features_that_are_broadcast_are_not_taken_for_one(tmp_path: Path) -> None:
     folder = bare(tmp_path, Weighs())
-    told("init", folder, "--yes")
+    output_of("init", folder, "--yes")
     assert read_contract(folder).inputs[0].shape == ("batch", 4)
 
 
@@ -164,10 +164,10 @@ class Anywhere(nn.Sequential):
 @pytest.mark.usefixtures("steps_here")
 def test_sides_that_could_be_others_are_said_to_be_a_guess(tmp_path: Path) -> None:
     folder = bare(tmp_path, Anywhere())
-    assert "these are a guess: --input says which" in told("init", folder, "--yes")
+    assert "these are a guess: --input says which" in output_of("init", folder, "--yes")
     other = tmp_path / "other"
     other.mkdir()
-    assert "a guess" not in told("init", bare(other, Digits()), "--yes")
+    assert "a guess" not in output_of("init", bare(other, Digits()), "--yes")
 
 
 def test_what_cannot_be_inferred_is_asked_for_by_its_flag_and_nothing_is_written(
@@ -185,7 +185,7 @@ def test_flags_are_believed_and_completed(tmp_path: Path) -> None:
     folder = bare(tmp_path, Opaque())
     shape = ("--input", "events:int64:batch,3,12", "--dimension", "batch=2:64")
     origin = ("--repository", "models", "--commit", "0123abc", "--author", "team")
-    told("init", folder, *shape, *origin)
+    output_of("init", folder, *shape, *origin)
     contract = read_contract(folder)
     assert contract.inputs == (TensorSpec("events", "int64", ("batch", 3, 12), 0.0, 299.0),)
     assert (contract.dimensions["batch"].min, contract.dimensions["batch"].max) == (2, 64)
@@ -207,7 +207,7 @@ def test_a_contract_that_is_there_is_kept_unless_forced(tmp_path: Path) -> None:
     (folder / CONTRACT_FILE).write_text("mine")
     assert "--force" in refusal("init", folder)
     assert (folder / CONTRACT_FILE).read_text() == "mine"
-    told("init", folder, "--force")
+    output_of("init", folder, "--force")
     assert read_contract(folder).model.class_name == "Model"
 
 
@@ -216,7 +216,7 @@ def test_a_contract_that_is_there_is_kept_unless_forced(tmp_path: Path) -> None:
     "flags",
     [("--input", "x:float32:3"), ("--range", "x=0:1"), ("--dimension", "bach=1:2")],
 )
-def test_a_flag_for_something_that_is_not_there_is_told(
+def test_a_flag_for_something_that_is_not_there_is_reported(
     flags: tuple[str, str], tmp_path: Path
 ) -> None:
     folder = bare(tmp_path, Digits())

@@ -40,11 +40,11 @@ def test_an_alias_that_is_new_is_said_to_be_and_one_like_another_has_to_be_meant
     assert "got prod. Did you mean production? Else add --new-alias" in str(refused)
     assert set(registry.entries()[-1].aliases) == {"candidate"}
     ended = run("toy@1")
-    told = ended.output
+    text = ended.output
     assert ended.exit_code == 0, ended.exception
-    assert "toy: production points to version 1 (a new alias; existing: candidate), entry 2" in told
-    told = run("toy@1", "--to", "prod", "--new-alias").output
-    assert "toy: prod points to version 1 (a new alias; existing: candidate, production)" in told
+    assert "toy: production points to version 1 (a new alias; existing: candidate), entry 2" in text
+    text = run("toy@1", "--to", "prod", "--new-alias").output
+    assert "toy: prod points to version 1 (a new alias; existing: candidate, production)" in text
 
 
 @pytest.mark.parametrize(

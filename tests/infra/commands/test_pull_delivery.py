@@ -47,9 +47,9 @@ def test_an_alias_or_a_version_gives_the_delivery_that_it_was_made_from(
     assert ended.output.startswith("toy version 2: its delivery ")
     assert digest_folder(tmp_path / "again") == digest_folder(delivery)
     ended = run("toy@2", "--delivery", "--to", tmp_path / "other", "--json")
-    told = json.loads(ended.output)
-    assert (told["model"], told["version"]) == ("toy", 2)
-    assert told["digest"] == digest_folder(delivery)
+    answer = json.loads(ended.output)
+    assert (answer["model"], answer["version"]) == ("toy", 2)
+    assert answer["digest"] == digest_folder(delivery)
 
 
 def test_a_version_without_one_is_told_with_what_to_do(

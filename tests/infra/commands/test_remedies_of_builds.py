@@ -59,9 +59,9 @@ def test_a_killed_compiler_is_no_verdict_and_the_same_release_again_succeeds(hom
     )  # fmt: skip
     compiling(release).send_signal(signal.SIGKILL)
     out, err = release.communicate(timeout=LIMIT_S)
-    told = subprocess.CompletedProcess(asked, release.returncode, out, err)
+    completed = subprocess.CompletedProcess(asked, release.returncode, out, err)
     assert_is_a_sentence(
-        told, 4, "SIGKILL", "Nothing was shown to be wrong", "then release it again",
+        completed, 4, "SIGKILL", "Nothing was shown to be wrong", "then release it again",
         "handoff explain BuildCrashed",
     )  # fmt: skip
     assert json.loads(handoff("list", "--json", home=home).stdout) == {"models": []}

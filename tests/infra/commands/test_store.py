@@ -37,10 +37,10 @@ def test_a_store_is_looked_at_copied_and_verified(registry: SomeRegistry, tmp_pa
     assert "objects would be copied" in would.stdout
     assert not Path(there).exists()
 
-    told = json.loads(store(registry, "copy", here, there, "--json").stdout)
-    assert (told["models"], told["entries"], told["pretended"]) == (["toy"], 1, False)
+    answer = json.loads(store(registry, "copy", here, there, "--json").stdout)
+    assert (answer["models"], answer["entries"], answer["pretended"]) == (["toy"], 1, False)
     again = store(registry, "copy", here, there)
-    assert again.stdout.startswith(f"0 objects copied (0 B), {told['objects']} are there\n")
+    assert again.stdout.startswith(f"0 objects copied (0 B), {answer['objects']} are there\n")
 
     well = store(registry, "verify", there)
     assert (well.returncode, "Nothing lacks" in well.stdout) == (0, True)

@@ -99,9 +99,9 @@ def test_the_page_has_the_same_words(kind: str) -> None:
 
 @pytest.mark.parametrize("asked", [("rtol needed",), ("needs", "rtol"), ("RTOL-needed",)])
 def test_a_title_is_explained_however_it_is_written(asked: tuple[str, ...], tmp_path: Path) -> None:
-    told = handoff("explain", *asked, home=tmp_path)
-    assert told.returncode == 0
-    assert "smallest rtol with which the output would be" in " ".join(told.stdout.split())
+    result = handoff("explain", *asked, home=tmp_path)
+    assert result.returncode == 0
+    assert "smallest rtol with which the output would be" in " ".join(result.stdout.split())
     plain = json.loads(handoff("explain", *asked, "--json", home=tmp_path).stdout)
     assert plain["names"] == ["rtol needed", "needs rtol"]
 

@@ -22,9 +22,9 @@ from handoff.artifacts.errors import EnvironmentLacking, StoreUnreachable
 from handoff.artifacts.night import write_night
 from handoff.artifacts.stores.store import Store, open_store
 from handoff.infra.metrics import families as known
-from handoff.infra.metrics.collecting import Figures
+from handoff.infra.metrics.collecting import MetricsCollector
 from handoff.infra.metrics.families import FAMILIES, Sample
-from handoff.infra.metrics.sources import of_home, of_prefect, of_store
+from handoff.infra.metrics.sources import home_samples, prefect_samples, store_samples
 from handoff.infra.metrics.store_use import StoreUse
 from handoff.infra.settings import Settings
 from handoff.infra.terminal.step_times import keep_times, times_folder
@@ -62,7 +62,7 @@ def test_versions_aliases_and_figures_of_what_serves_are_read_off_the_ledgers(
     registry.promote(1)
     registry.release("2026-11-22T00:00:00+00:00")
     kept: dict[Any, Any] = {}
-    found = list(of_store(settings_of(registry, tmp_path / "home"), kept))
+    found = list(store_samples(settings_of(registry, tmp_path / "home"), kept))
     assert by_labels(found, known.VERSIONS) == {("toy",): 2}
     aliases = {("toy", "production"): 1, ("toy", "candidate"): 2}
     assert by_labels(found, known.ALIAS) == aliases
@@ -77,7 +77,7 @@ def test_versions_aliases_and_figures_of_what_serves_are_read_off_the_ledgers(
 def test_the_newest_night_is_counted_by_outcome(registry: SomeRegistry, tmp_path: Path) -> None:
     night = busy_night()
     write_night(open_store(registry.stores.objects), night)
-    found = list(of_store(settings_of(registry, tmp_path / "home"), {}))
+    found = list(store_samples(settings_of(registry, tmp_path / "home"), {}))
     counted = by_labels(found, known.NIGHT_MODELS)
     assert sum(counted.values()) == len(night.rows)
     assert counted[("replaced",)] == sum(row.outcome == "replaced" for row in night.rows)
@@ -143,7 +143,7 @@ def test_disks_commits_that_wait_and_step_times_are_read_off_the_home(
     for took_s in (3.0, 5.0, 4.0):
         keep_times(times_folder(settings), "toy", {"verify cpu": took_s})
     Spool(settings.home).keep(Arrival("/data/toy", "toy", "", "", "ada"), "queue")
-    found = list(of_home(settings))
+    found = list(home_samples(settings))
     assert by_labels(found, known.STEP) == {("toy", "verify cpu"): 4.0}
     assert by_labels(found, known.WAITING) == {(): 1}
     assert by_labels(found, known.SET_ASIDE) == {(): 0}
@@ -156,12 +156,12 @@ def test_disks_commits_that_wait_and_step_times_are_read_off_the_home(
 def test_runs_queues_and_workers_are_asked_of_prefect(client: Any) -> None:
     from prefect import states
 
-    before = list(of_prefect(client))
+    before = list(prefect_samples(client))
     poster = Poster(client)
     waiting = poster.post(Arrival("/data/toy", "toy", "", "c0ffee1", "ada"))
     failed = poster.post(Arrival("/data/other", "other", "", "c0ffee1", "ada"))
     client.set_flow_run_state(failed.id, states.Failed(message="refused"), force=True)
-    now = list(of_prefect(client))
+    now = list(prefect_samples(client))
 
     def more(family: known.Family, *labels: str) -> float:
         return by_labels(now, family)[labels] - by_labels(before, family)[labels]
@@ -185,7 +185,7 @@ def test_a_source_that_is_away_has_no_old_figures_and_says_so(
         if away[0]:
             raise EnvironmentLacking("gone", expected="an answer", got="none", remedy="Wait")
 
-    figures = Figures({"home": read}, fresh_s=10.0, clock=lambda: now[0])
+    figures = MetricsCollector({"home": read}, fresh_s=10.0, clock=lambda: now[0])
     up = Sample(known.SOURCE_UP, ("home",), 1)
     assert figures.samples() == [up, Sample(known.WAITING, (), 1)]
     now[0] = 9.0
@@ -201,7 +201,7 @@ def test_a_source_that_is_away_has_no_old_figures_and_says_so(
 
 def exposed(*samples: Sample) -> str:
     registry = CollectorRegistry()
-    registry.register(Figures({"store": lambda: samples}))
+    registry.register(MetricsCollector({"store": lambda: samples}))
     return generate_latest(registry).decode()
 
 

@@ -1,4 +1,4 @@
-"""A Prefect server with the deployments that people are told of, and a block that tells."""
+"""A Prefect server with the deployments that people hear of, and a block that notifies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from handoff.infra.triggers.arrival import Arrival
-from handoff.infra.triggers.posting import Posted, Poster
+from handoff.infra.triggers.posting import PostedRun, Poster
 from tests.infra.notifications.receivers import TOKEN, Receiver, receiving
 from tests.infra.triggers.conftest import deployed_server
 from tests.limits import LIMIT_S
@@ -69,7 +69,7 @@ class Releases:
     client: Any
     repository: str
 
-    def post(self, model: str = "", commit: str = "") -> Posted:
+    def post(self, model: str = "", commit: str = "") -> PostedRun:
         model = model or f"toy-{uuid.uuid4().hex[:8]}"
         commit = commit or (uuid.uuid4().hex * 2)[:40]
         arrival = Arrival(f"/data/{model}", model, self.repository, commit, "ada@github")
@@ -87,7 +87,7 @@ def releases(client: Any, forge: Receiver) -> Releases:
     return Releases(client, f"{forge.url}/team/toy")
 
 
-Tell = Callable[..., "subprocess.CompletedProcess[str]"]
+RunTell = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def environment(api: str, block: str, forge: Receiver, tmp_path: Path) -> dict[s
 
 
 @pytest.fixture
-def tell(environment: dict[str, str]) -> Tell:
+def run_tell(environment: dict[str, str]) -> RunTell:
     """The command line, as the stack runs it."""
 
     def run(*arguments: str, **changed: str) -> subprocess.CompletedProcess[str]:

@@ -13,15 +13,20 @@ import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking, StoreFailed, UsageProblem
 from handoff.artifacts.night import LOST, Night, NightRow
-from handoff.infra.notifications.events import EventReader, Wants, with_set_aside, worker_notice
+from handoff.infra.notifications.events import (
+    EventReader,
+    NotificationKinds,
+    add_rejected,
+    worker_notice,
+)
 from handoff.infra.notifications.outbox import Memory, Message
 from handoff.infra.triggers.arrival import Arrival
-from handoff.infra.triggers.posting import Posted
+from handoff.infra.triggers.posting import PostedRun
 from handoff.infra.triggers.spool import Spool
 from tests.infra.notifications.conftest import Releases
 from tests.served_stack import wait_until
 
-BOTH = Wants(messages=True, statuses=True)
+BOTH = NotificationKinds(messages=True, statuses=True)
 REFUSED = "Flow run encountered an exception: DeliveryUnsound: the model draws random numbers: " \
     "expected none, got torch.rand_like. Take it out"  # fmt: skip
 pytestmark = pytest.mark.server
@@ -31,9 +36,11 @@ def no_night(_: str) -> Night | None:
     return None
 
 
-def looker(client: Any, wants: Wants = BOTH, **options: Any) -> tuple[EventReader, Memory]:
+def make_reader(
+    client: Any, kinds: NotificationKinds = BOTH, **options: Any
+) -> tuple[EventReader, Memory]:
     """Return what looks, with what it remembers of a first look."""
-    found = EventReader(client, wants, options.pop("read_night", no_night), **options)
+    found = EventReader(client, kinds, options.pop("read_night", no_night), **options)
     return found, found.look(Memory(), time.time())
 
 
@@ -41,14 +48,14 @@ def new(memory: Memory, before: Memory) -> tuple[list[Message], list[tuple[str, 
     """Return the messages and the statuses that a look added."""
     had = set(before.statuses)
     statuses = [one.status for one in memory.statuses if one not in had]
-    told = [(str(one.state), one.text) for one in statuses]
-    return list(memory.messages[len(before.messages) :]), told
+    texts = [(str(one.state), one.text) for one in statuses]
+    return list(memory.messages[len(before.messages) :]), texts
 
 
 def test_a_refused_release_is_told_once_with_its_sentence_and_its_page(
     client: Any, releases: Releases
 ) -> None:
-    look, first = looker(client)
+    look, first = make_reader(client)
     posted = releases.post("ranker-a")
     begun = look.look(first, time.time())
     messages, statuses = new(begun, first)
@@ -77,7 +84,7 @@ def test_what_was_released_is_a_status_with_its_reports_headline_and_no_message(
 ) -> None:
     from prefect.client.schemas.actions import ArtifactCreate
 
-    look, before = looker(client)
+    look, before = make_reader(client)
     posted, found_again = releases.post(), releases.post()
     headline = "**toy@3** is released as @candidate."
     client.create_artifact(
@@ -109,14 +116,14 @@ def test_what_was_released_is_a_status_with_its_reports_headline_and_no_message(
 def test_other_ends_are_what_they_are(
     state: str, message: str, ended: str, client: Any, releases: Releases
 ) -> None:
-    look, before = looker(client)
+    look, before = make_reader(client)
     releases.end(releases.post().id, state, message)
     messages, ((found, _),) = new(look.look(before, time.time()), before)
     assert " ".join([found, *(one.title.rpartition(" ")[2] for one in messages)]) == ended
 
 
 def test_a_crash_is_told_only_when_nothing_takes_its_place(client: Any, releases: Releases) -> None:
-    look, before = looker(client, Wants(messages=True, statuses=False))
+    look, before = make_reader(client, NotificationKinds(messages=True, statuses=False))
     repeated, given_up = releases.post(), releases.post()
     for one in (repeated, given_up):
         releases.end(one.id, "Crashed", "killed")
@@ -142,7 +149,7 @@ def test_what_happened_while_nobody_looked_is_told_and_what_was_before_is_not(
 ) -> None:
     releases.end(releases.post("before").id, "Failed", REFUSED)
     time.sleep(0.1)
-    _, first = looker(client)
+    _, first = make_reader(client)
     releases.end(releases.post("meanwhile").id, "Failed", REFUSED)
     other = EventReader(client, BOTH, no_night)
     hours_later = other.look(first, time.time() + 3 * 3600)
@@ -165,7 +172,7 @@ FINE = NightRow("resnet18", "unchanged", 7)
 def test_a_night_that_kept_or_lost_a_model_is_told_with_what_changed(
     client: Any, releases: Releases
 ) -> None:
-    look, before = looker(client, read_night=lambda _: night(KEPT, GONE, FINE))
+    look, before = make_reader(client, read_night=lambda _: night(KEPT, GONE, FINE))
     releases.end(_night(client), "Failed", "NightFailed: 1 of 3")
     (message,), statuses = new(look.look(before, time.time()), before)
     assert statuses == []
@@ -183,8 +190,10 @@ def _night(client: Any) -> uuid.UUID:
 
 
 @pytest.mark.parametrize("record", [night(FINE), None])
-def test_a_quiet_night_is_not_told(record: Night | None, client: Any, releases: Releases) -> None:
-    look, before = looker(client, read_night=lambda _: record)
+def test_a_quiet_night_is_not_reported(
+    record: Night | None, client: Any, releases: Releases
+) -> None:
+    look, before = make_reader(client, read_night=lambda _: record)
     releases.end(_night(client), "Completed")
     assert new(look.look(before, time.time()), before) == ([], [])
 
@@ -195,7 +204,7 @@ def test_a_night_whose_record_cant_be_read_is_told_by_its_runs_own_words(
     def unreadable(_: str) -> Night:
         raise StoreFailed("the bucket is gone", expected="a", got="b", remedy="c")
 
-    look, before = looker(client, read_night=unreadable)
+    look, before = make_reader(client, read_night=unreadable)
     releases.end(_night(client), "Failed", "StoreFailed: it can't be reached")
     (message,), _ = new(look.look(before, time.time()), before)
     assert message.title == "Handoff: the night failed"
@@ -215,7 +224,7 @@ def test_a_worker_that_left_is_told_once_and_one_that_stays_is_not(client: Any) 
     leaves, stays = (f"{name}@{uuid.uuid4().hex[:6]}" for name in ("leaves", "stays"))
     client.send_worker_heartbeat(pool, leaves, heartbeat_interval_seconds=1)
     client.send_worker_heartbeat(pool, stays, heartbeat_interval_seconds=600)
-    look, before = looker(client, grace_s=30)
+    look, before = make_reader(client, grace_s=30)
     assert {f"{pool}/{leaves}", f"{pool}/{stays}"} <= set(before.workers)
 
     def is_gone() -> bool:
@@ -241,17 +250,17 @@ def test_a_commit_that_the_server_refuses_for_good_is_told_once(tmp_path: Path) 
     spool.keep(Arrival("/data/toy", "toy", commit="a" * 40), "queue")
     spool.keep(Arrival("/data/fine", "fine", commit="b" * 40), "queue")
 
-    def post(arrival: Arrival, _: Any) -> Posted:
+    def post(arrival: Arrival, _: Any) -> PostedRun:
         if arrival.model == "toy":
             raise UsageProblem("the server refuses the run", expected="a", got="b", remedy="c")
-        return Posted("quick-fox", uuid.UUID(int=1), "Scheduled", True, 1, "http://x")
+        return PostedRun("quick-fox", uuid.UUID(int=1), "Scheduled", True, 1, "http://x")
 
     spool.deliver(post)
-    told = with_set_aside(Memory(), spool.set_aside(), 1.0)
-    (message,) = told.messages
+    memory = add_rejected(Memory(), spool.list_set_aside(), 1.0)
+    (message,) = memory.messages
     assert message.title == f"Handoff: toy {'a' * 12} can't be released"
     assert message.text == "the server refuses the run: expected a, got b. C"
-    assert with_set_aside(told, spool.set_aside(), 9e9).messages == told.messages
+    assert add_rejected(memory, spool.list_set_aside(), 9e9).messages == memory.messages
 
 
 def test_a_server_that_isnt_there_is_a_sentence() -> None:
@@ -267,7 +276,7 @@ def test_a_server_that_isnt_there_is_a_sentence() -> None:
 
 
 def test_runs_are_forgotten_when_they_are_looked_at_no_more(client: Any) -> None:
-    look, first = looker(client)
+    look, first = make_reader(client)
     long_ago = (datetime.now(UTC) - timedelta(days=1)).timestamp()
     memory = replace(first, runs={"a:ended": long_ago, "b:ended": time.time()})
     assert "a:ended" not in look.look(memory, time.time()).runs

@@ -7,7 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.infra.notifications.forge import CommitStatus, Forge, NotNow, make_forge, shortened
+from handoff.infra.notifications.forge import (
+    CommitStatus,
+    Forge,
+    TemporarilyUnavailable,
+    make_forge,
+    shorten,
+)
 from tests.infra.notifications.receivers import COMMIT, TOKEN, Receiver, receiving
 
 
@@ -54,11 +60,11 @@ def test_a_long_sentence_is_cut_to_the_apis_length(
     forge.post(status(text="The output logits\nis wrong: " + "expected the same, " * 40))
     forge.post(status(text="a" * 1000))
     forge.post(status(text="b" * most))
-    told = [one.body["description"] for one in receiver.came]
-    assert most // 2 < len(told[0]) <= most
-    assert told[0].startswith("The output logits is wrong: expected")
-    assert told[0].endswith("...")
-    assert (len(told[1]), told[2]) == (most, "b" * most)
+    descriptions = [one.body["description"] for one in receiver.came]
+    assert most // 2 < len(descriptions[0]) <= most
+    assert descriptions[0].startswith("The output logits is wrong: expected")
+    assert descriptions[0].endswith("...")
+    assert (len(descriptions[1]), descriptions[2]) == (most, "b" * most)
 
 
 def test_a_link_that_isnt_one_is_left_out(receiver: Receiver) -> None:
@@ -117,12 +123,12 @@ def test_what_was_refused_is_tried_again_where_that_may_help(
     receiver.answers = [(status_code, headers, f'{{"message": "no, {TOKEN}"}}')]
     with pytest.raises(EnvironmentLacking, match=f"got HTTP {status_code}: ") as caught:
         make_forge("github", receiver.url, TOKEN).post(status())
-    assert isinstance(caught.value, NotNow) == is_passing
+    assert isinstance(caught.value, TemporarilyUnavailable) == is_passing
     assert TOKEN not in str(caught.value)
 
 
 def test_a_server_that_isnt_there_is_tried_again() -> None:
-    with pytest.raises(NotNow, match="got ConnectError"):
+    with pytest.raises(TemporarilyUnavailable, match="got ConnectError"):
         make_forge("github", "http://127.0.0.1:9", TOKEN).post(status())
 
 
@@ -135,7 +141,7 @@ def test_gitlabs_word_that_it_is_pending_already_is_no_failure(receiver: Receive
 
 
 @pytest.mark.parametrize(
-    ("kind", "url", "token", "told"),
+    ("kind", "url", "token", "message"),
     [
         ("bitbucket", "", TOKEN, "one of github, gitlab, gitea"),
         ("gitea", "", TOKEN, "expected https://HOST"),
@@ -146,9 +152,9 @@ def test_gitlabs_word_that_it_is_pending_already_is_no_failure(receiver: Receive
     ],
 )
 def test_settings_that_cant_be_are_a_sentence_without_the_token(
-    kind: str, url: str, token: str, told: str
+    kind: str, url: str, token: str, message: str
 ) -> None:
-    with pytest.raises(UsageProblem, match=told) as caught:
+    with pytest.raises(UsageProblem, match=message) as caught:
         make_forge(kind, url, token)
     assert TOKEN not in str(caught.value)
     assert "pw" not in str(caught.value)
@@ -159,6 +165,6 @@ def test_the_token_is_not_shown() -> None:
 
 
 def test_text_is_cut_at_a_word_and_what_cant_be_printed_is_written_out() -> None:
-    assert shortened("one two three", 12) == "one two..."
-    assert shortened("one two", 7) == "one two"
-    assert shortened("a\x1b[31m", 99) == "a\\x1b[31m"
+    assert shorten("one two three", 12) == "one two..."
+    assert shorten("one two", 7) == "one two"
+    assert shorten("a\x1b[31m", 99) == "a\\x1b[31m"

@@ -1,4 +1,4 @@
-"""What tells people, as a service of the stack: there where somebody is to be told, and healthy."""
+"""The notifier as a service of the stack: there where somebody is to be notified, and healthy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from handoff.infra.notifications.outbox import Memory, memory_file, write_memory
 from handoff.infra.settings import read_served_settings, read_settings
 from handoff.infra.stack.layout import Choices, StackLayout
 from handoff.infra.stack.logins import read_logins
-from handoff.infra.stack.plan import Plan, choose, make_plan
+from handoff.infra.stack.plan import Plan, make_plan, resolve_stack
 from handoff.infra.stack.status import is_healthy
 from tests.infra.notifications.receivers import TOKEN
 from tests.infra.stack.stack_files import STACK
@@ -22,7 +22,7 @@ from tests.infra.stack.stack_files import STACK
 
 def plan(home: Path) -> Plan:
     served = read_served_settings()
-    stack = choose(Choices(sqlite=True), read_settings(), served)
+    stack = resolve_stack(Choices(sqlite=True), read_settings(), served)
     return make_plan(stack, StackLayout(home), served, read_logins(served))
 
 
@@ -42,10 +42,10 @@ def test_up_runs_it_where_somebody_is_to_be_told_and_gives_the_token_to_it_alone
     monkeypatch.setenv(name, "github")
     monkeypatch.setenv("HANDOFF_FORGE_TOKEN", TOKEN)
     made = plan(home)
-    (tell,) = [one for one in made.services if one.name == "tell"]
+    (service,) = [one for one in made.services if one.name == "tell"]
     assert [one.name for one in made.services if one.keeps == "token"] == ["tell"]
-    assert tell.stage == max(one.stage for one in made.services), "it is stopped first"
-    assert tell.environment["PREFECT_API_URL"] == made.stack.prefect_api
+    assert service.stage == max(one.stage for one in made.services), "it is stopped first"
+    assert service.environment["PREFECT_API_URL"] == made.stack.prefect_api
     assert all(TOKEN not in str(one) for one in made.services)
     assert TOKEN not in str(made.client)
 
@@ -55,13 +55,13 @@ def test_it_is_healthy_when_it_has_looked_since_its_start_and_lately(
 ) -> None:
     monkeypatch.setenv("HANDOFF_NOTIFY", "slack-webhook/team")
     made, place, now = plan(home), StackLayout(home), time.time()
-    (tell,) = [one for one in made.services if one.name == "tell"]
-    assert not is_healthy(tell, made.stack, place, "", now - 60)
+    (service,) = [one for one in made.services if one.name == "tell"]
+    assert not is_healthy(service, made.stack, place, "", now - 60)
     write_memory(memory_file(home), Memory(looked=now - 10))
-    assert is_healthy(tell, made.stack, place, "", now - 60)
-    assert not is_healthy(tell, made.stack, place, "", now - 5)
+    assert is_healthy(service, made.stack, place, "", now - 60)
+    assert not is_healthy(service, made.stack, place, "", now - 5)
     write_memory(memory_file(home), replace(Memory(), looked=now - 400))
-    assert not is_healthy(tell, made.stack, place, "", now - 600)
+    assert not is_healthy(service, made.stack, place, "", now - 600)
 
 
 def test_a_container_of_it_is_asked_by_its_last_look(home: Path) -> None:
@@ -74,5 +74,5 @@ def test_a_container_of_it_is_asked_by_its_last_look(home: Path) -> None:
     write_memory(memory_file(home), Memory(looked=time.time() - 10))
     assert asked()[0] == 0
     write_memory(memory_file(home), Memory(looked=time.time() - 400))
-    code, told = asked()
-    assert (code, "it looked 4" in told) == (1, True)
+    code, text = asked()
+    assert (code, "it looked 4" in text) == (1, True)

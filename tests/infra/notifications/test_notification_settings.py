@@ -72,7 +72,7 @@ def test_a_stack_keeps_whom_it_tells_and_shows_no_token() -> None:
     }  # fmt: skip
     kept = settings_of(shell, tries_out=False)
     assert {name: kept[name] for name in shell} == shell
-    told = differences({**kept, "HANDOFF_NOTIFY": "slack-webhook/other"}, kept)
-    assert told == ["HANDOFF_NOTIFY is slack-webhook/team, and was slack-webhook/other"]
-    told = differences({**kept, "HANDOFF_FORGE_TOKEN": "another"}, kept)
-    assert told == ["another HANDOFF_FORGE_TOKEN"]
+    changes = differences({**kept, "HANDOFF_NOTIFY": "slack-webhook/other"}, kept)
+    assert changes == ["HANDOFF_NOTIFY is slack-webhook/team, and was slack-webhook/other"]
+    changes = differences({**kept, "HANDOFF_FORGE_TOKEN": "another"}, kept)
+    assert changes == ["another HANDOFF_FORGE_TOKEN"]

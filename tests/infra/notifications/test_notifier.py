@@ -19,7 +19,7 @@ from handoff.flows.nightly.night import night_stamp
 from handoff.infra.notifications.notifier import read_night, send
 from handoff.infra.notifications.outbox import Memory, memory_file, read_memory, write_memory
 from handoff.infra.settings import read_settings
-from tests.infra.notifications.conftest import Releases, Tell
+from tests.infra.notifications.conftest import Releases, RunTell
 from tests.infra.notifications.receivers import COMMIT, TOKEN, Receiver, receiving_mail
 from tests.limits import LIMIT_S
 from tests.served_stack import wait_until
@@ -30,19 +30,19 @@ pytestmark = pytest.mark.server
 
 
 def has_looked(home: Path) -> None:
-    """Let `tell` have looked from there a moment ago, for the first time."""
+    """Let `handoff tell` have looked from there a moment ago, for the first time."""
     now = time.time()
     write_memory(memory_file(home), Memory(since=now, looked=now))
 
 
 def test_a_refused_release_reaches_people_and_its_commit(
-    tell: Tell, releases: Releases, people: Receiver, forge: Receiver, tmp_path: Path
+    run_tell: RunTell, releases: Releases, people: Receiver, forge: Receiver, tmp_path: Path
 ) -> None:
     has_looked(tmp_path / "home")
     posted = releases.post("toy-told", COMMIT)
-    assert tell("--once").returncode == 0
+    assert run_tell("--once").returncode == 0
     releases.end(posted.id, "Failed", REFUSED)
-    ended = tell("--once")
+    ended = run_tell("--once")
     assert (ended.returncode, ended.stdout) == (0, "")
     ours = [one for one in forge.came if one.path.endswith(COMMIT)]
     assert [one.body["state"] for one in ours] == ["pending", "failure"]
@@ -58,20 +58,20 @@ def test_a_refused_release_reaches_people_and_its_commit(
 
 
 def test_receivers_that_are_down_are_said_in_the_log_and_told_later(
-    tell: Tell, releases: Releases, people: Receiver, forge: Receiver, tmp_path: Path
+    run_tell: RunTell, releases: Releases, people: Receiver, forge: Receiver, tmp_path: Path
 ) -> None:
     has_looked(tmp_path / "home")
     posted = releases.post("toy-later", COMMIT)
     releases.end(posted.id, "Failed", REFUSED)
     people.answers = [(500, {}, "{}")]
     forge.answers = [(503, {}, "{}")]
-    ended = tell("--once")
+    ended = run_tell("--once")
     assert ended.returncode == 0
     assert "a message waits, and is tried again: the message was not taken" in ended.stderr
     assert "a commit status waits, and is tried again" in ended.stderr
     assert people.url not in ended.stderr, "a receiver's address is a secret"
     people.came.clear()
-    assert tell("--once").returncode == 0
+    assert run_tell("--once").returncode == 0
     assert [one.body["title"] for one in people.came if "toy-later" in one.body["title"]] == [
         f"Handoff: toy-later {COMMIT[:12]} was refused"
     ]
@@ -79,12 +79,12 @@ def test_receivers_that_are_down_are_said_in_the_log_and_told_later(
 
 
 def test_a_test_message_and_a_test_status_are_seen_at_once(
-    tell: Tell, people: Receiver, forge: Receiver
+    run_tell: RunTell, people: Receiver, forge: Receiver
 ) -> None:
-    ended = tell("--test", "--repository", f"{forge.url}/team/toy", "--commit", COMMIT)
+    ended = run_tell("--test", "--repository", f"{forge.url}/team/toy", "--commit", COMMIT)
     # Prefect's client says so where it takes a while to send its own log.
-    told = [one for one in ended.stderr.splitlines() if not one.startswith("Still processing")]
-    assert (ended.returncode, told) == (0, [])
+    lines = [one for one in ended.stderr.splitlines() if not one.startswith("Still processing")]
+    assert (ended.returncode, lines) == (0, [])
     assert "a message was sent through custom-webhook/team-" in ended.stdout
     assert f"the status handoff/test was set on {COMMIT[:12]}" in ended.stdout
     assert people.came[0].body["title"] == "Handoff: a test"
@@ -93,15 +93,15 @@ def test_a_test_message_and_a_test_status_are_seen_at_once(
     )  # fmt: skip
 
 
-def test_a_test_that_fails_says_why(tell: Tell, people: Receiver, forge: Receiver) -> None:
+def test_a_test_that_fails_says_why(run_tell: RunTell, people: Receiver, forge: Receiver) -> None:
     people.answers = [(404, {}, "{}")]
-    refused = tell("--test")
+    refused = run_tell("--test")
     assert refused.returncode == 1
     assert "expected its receiver to take it, got HTTP 404" in refused.stderr
-    nobody = tell("--test", HANDOFF_NOTIFY="slack-webhook/nobody")
+    nobody = run_tell("--test", HANDOFF_NOTIFY="slack-webhook/nobody")
     assert nobody.returncode == 64
     assert "has no such block" in nobody.stderr
-    foreign = tell(
+    foreign = run_tell(
         "--test", "--repository", "https://other.example.org/a/b", "--commit", COMMIT,
         HANDOFF_NOTIFY="",
     )  # fmt: skip
@@ -111,7 +111,7 @@ def test_a_test_that_fails_says_why(tell: Tell, people: Receiver, forge: Receive
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         ({"HANDOFF_NOTIFY": "", "HANDOFF_FORGE": ""}, "nobody is set to be notified"),
         ({"HANDOFF_FORGE_TOKEN_FILE": "/nowhere"}, "the token for commit statuses can't be read"),
@@ -119,16 +119,16 @@ def test_a_test_that_fails_says_why(tell: Tell, people: Receiver, forge: Receive
     ],
 )
 def test_settings_that_name_nobody_are_a_sentence(
-    changed: dict[str, str], told: str, tell: Tell
+    changed: dict[str, str], message: str, run_tell: RunTell
 ) -> None:
-    ended = tell("--once", **changed)
+    ended = run_tell("--once", **changed)
     assert ended.returncode in {1, 64}
-    assert told in ended.stderr
+    assert message in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
 def test_it_goes_on_until_sigterm_and_is_alone(
-    environment: dict[str, str], tell: Tell, tmp_path: Path
+    environment: dict[str, str], run_tell: RunTell, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     command = [sys.executable, "-m", "handoff", "tell", "--every", "1"]
@@ -137,7 +137,7 @@ def test_it_goes_on_until_sigterm_and_is_alone(
     try:
         file = memory_file(Path(environment["HANDOFF_HOME"]))
         wait_until("it has looked", lambda: read_memory(file).looked > 0, 60)
-        second = tell("--once")
+        second = run_tell("--once")
         assert second.returncode == 1
         assert "people would be notified twice" in second.stderr
         process.send_signal(signal.SIGTERM)

@@ -27,14 +27,14 @@ VALUES = {
 
 def environment_of(service: str, here: Mapping[str, str]) -> dict[str, str]:
     """Return what compose gives the service, with what is elsewhere here; nothing of this shell."""
-    told = {
+    settings = {
         name: filled_in(str(value), VALUES)
         for name, value in services()[service]["environment"].items()
     }
-    unknown = set(here) - set(told) - {"PGPORT", "PREFECT_API_URL"}
+    unknown = set(here) - set(settings) - {"PGPORT", "PREFECT_API_URL"}
     assert not unknown, f"compose says nothing of {unknown}"
     base = {"PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}", "HOME": str(Path.home())}
-    return {**base, **told, **here}
+    return {**base, **settings, **here}
 
 
 def command_of(service: str, changed: Mapping[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""A second machine joins a stack: what it is told, what it asks, and what it takes from nobody."""
+"""A second machine joins a stack: what it is given, what it asks, and what it takes from nobody."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def stack(api: str, tmp_path: Path) -> SomeRegistry:
-    """A stack that has told its server what it was set up with."""
+    """A stack whose server knows what it was set up with."""
     found = some_registry(tmp_path)
     Path(found.stores.objects).mkdir(parents=True, exist_ok=True)
     environment = {
@@ -101,7 +101,7 @@ def test_no_secret_is_told_and_nothing_but_settings_is_taken(
     assert os.environ.get("PYTHONPATH") != "/tmp"
 
 
-def test_a_shell_that_knows_no_stores_changes_nothing_of_what_is_told(
+def test_a_shell_that_knows_no_stores_changes_nothing_of_what_is_shared(
     stack: SomeRegistry, api: str, elsewhere: Path
 ) -> None:
     assert elsewhere
@@ -242,7 +242,7 @@ def test_the_command_joins_proves_and_works_with_nothing_set_but_the_key(
         finally:
             worker.terminate()
             worker.wait(60)
-    told = log.read_text()
-    assert f"from the stack: HANDOFF_STORE is {stack.stores.objects}" in told
-    assert "which is trusted" in told
+    text = log.read_text()
+    assert f"from the stack: HANDOFF_STORE is {stack.stores.objects}" in text
+    assert "which is trusted" in text
     assert elsewhere.is_dir()

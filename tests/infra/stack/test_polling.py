@@ -101,8 +101,8 @@ def test_a_model_is_released_by_the_worker_that_has_a_compiler(tmp_path: Path) -
             assert "there is no C++ compiler" in absence.why
             assert "lame" not in online()
             assert now().is_scheduled()
-            told = client.read_flow_run_states(run.id)
-            (gone,) = [state.message or "" for state in told if state.name == "AwaitingRetry"]
+            states = client.read_flow_run_states(run.id)
+            (gone,) = [state.message or "" for state in states if state.name == "AwaitingRetry"]
             assert gone.startswith("the machine ")
             assert "compiler" in gone
             with working(api, tmp_path / "sound", tmp_path / "sound.log", "sound", **stores):

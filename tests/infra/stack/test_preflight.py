@@ -66,12 +66,12 @@ def test_a_machine_that_has_all_of_it_says_so_and_leaves_nothing_behind(
     registry: SomeRegistry,
 ) -> None:
     before = {one.key for one in registry.releases.store.keys("")}
-    told = run_checks(read_settings(), BUILD_POOL)
-    names = [line.partition(":")[0] for line in told]
+    results = run_checks(read_settings(), BUILD_POOL)
+    names = [line.partition(":")[0] for line in results]
     assert names == [
         "settings", "store", "clock", "room", "trust", "key", "torch", "compiler",
     ]  # fmt: skip
-    assert "which is trusted" in told[5]
+    assert "which is trusted" in results[5]
     assert {one.key for one in registry.releases.store.keys("")} == before
 
 
@@ -113,8 +113,8 @@ def test_what_is_told_while_a_machine_works_leaves_out_what_takes_seconds(
     registry: SomeRegistry,
 ) -> None:
     assert registry
-    told = run_checks(read_settings(), BUILD_POOL, briefly=True)
-    names = [line.partition(":")[0] for line in told]
+    results = run_checks(read_settings(), BUILD_POOL, briefly=True)
+    names = [line.partition(":")[0] for line in results]
     assert names == ["settings", "store", "clock", "room", "compiler"]
 
 
@@ -126,19 +126,21 @@ def test_a_second_machine_is_asked_for_the_stores_of_its_stack_by_name(
     monkeypatch.delenv("HANDOFF_STORE", raising=False)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(EnvironmentLacking, match="Set HANDOFF_STORE and MLFLOW_TRACKING_URI as"):
-        preflight._named(BUILD_POOL, read_settings())
+        preflight._require_named_stores(BUILD_POOL, read_settings())
     with pytest.raises(EnvironmentLacking, match="Set HANDOFF_STORE as"):
-        preflight._named("handoff-cuda-sm90", read_settings())
+        preflight._require_named_stores("handoff-cuda-sm90", read_settings())
     monkeypatch.setenv("HANDOFF_STORE", "s3://models/releases")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.example.org:5000")
-    assert preflight._named(BUILD_POOL, read_settings()) == "the stack's"
+    assert preflight._require_named_stores(BUILD_POOL, read_settings()) == "the stack's"
     # On the stack's own machine the home's own stores are the stack's.
     monkeypatch.delenv("HANDOFF_STORE")
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
-    assert preflight._named(BUILD_POOL, read_settings()) == "of a stack on this machine"
+    assert (
+        preflight._require_named_stores(BUILD_POOL, read_settings()) == "of a stack on this machine"
+    )
 
 
-def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HANDOFF_HOME", str(tmp_path))
     assert preflight._room(read_settings()).endswith("GB free")
     monkeypatch.setattr(preflight, "_ROOM_BYTES", 1 << 60)
@@ -158,12 +160,14 @@ def test_all_that_lacks_is_one_sentence(
         monkeypatch.setenv("PREFECT_API_URL", address)
         with pytest.raises(EnvironmentLacking) as caught:
             run_checks(read_settings(), BUILD_POOL)
-    told = str(caught.value)
-    assert told.startswith("this machine can't work for handoff-build, and takes no job: expected ")
+    message = str(caught.value)
+    assert message.startswith(
+        "this machine can't work for handoff-build, and takes no job: expected "
+    )
     for part in ("store: ", "NTP", "compiler: there is no C++ compiler", "Install g++"):
-        assert part in told
+        assert part in message
     # A server tells whole seconds, and a busy machine takes some.
-    assert re.search(r"got .*: -3(59|60)\d s", told)
+    assert re.search(r"got .*: -3(59|60)\d s", message)
 
 
 def test_a_key_that_nobody_trusts_and_a_ledger_of_anothers_are_refused(
@@ -188,7 +192,7 @@ def test_a_key_that_nobody_trusts_and_a_ledger_of_anothers_are_refused(
 
 
 @pytest.mark.parametrize("compiler", ["/bin/false", "/bin/true --nothing"])
-def test_a_compiler_that_compiles_nothing_is_told(
+def test_a_compiler_that_compiles_nothing_is_reported(
     compiler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXX", compiler)

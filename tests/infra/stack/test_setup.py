@@ -13,11 +13,11 @@ from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.infra.stack.layout import Choices, StackLayout
 from handoff.infra.stack.setup import (
     Setup,
+    describe_setup,
     differences,
     read_setup,
+    resolve_setup,
     settings_of,
-    settle,
-    told,
     write_setup,
 )
 
@@ -39,7 +39,7 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     for name in [name for name in os.environ if name.startswith(("HANDOFF_", "AWS_"))]:
         monkeypatch.delenv(name)
     yield monkeypatch
-    # `settle` sets the variables of this process, which the next test is not to have.
+    # `resolve_setup` sets the variables of this process, which the next test is not to have.
     os.environ.clear()
     os.environ.update(before)
 
@@ -53,7 +53,7 @@ def test_a_fresh_shell_gets_the_settings_and_options_that_were_kept(tmp_path: Pa
     place.folder.mkdir()
     write_setup(place, setup_of({**S3, **LOGIN}, host="10.0.0.7"))
     assert place.setup.stat().st_mode & 0o777 == 0o600
-    settled = settle(Choices(), read_setup(place), None)
+    settled = resolve_setup(Choices(), read_setup(place), None)
     assert settled == setup_of({**S3, **LOGIN}, host="10.0.0.7")
     assert {name: os.environ.get(name) for name in {**S3, **LOGIN}} == {**S3, **LOGIN}
 
@@ -61,14 +61,14 @@ def test_a_fresh_shell_gets_the_settings_and_options_that_were_kept(tmp_path: Pa
 def test_the_same_shell_agrees_with_itself(shell: pytest.MonkeyPatch) -> None:
     for name, value in {**S3, **LOGIN}.items():
         shell.setenv(name, value)
-    first = settle(Choices(builds=2), None, None)
+    first = resolve_setup(Choices(builds=2), None, None)
     assert first == setup_of({**S3, **LOGIN})
-    assert settle(Choices(), first, None) == first
+    assert resolve_setup(Choices(), first, None) == first
 
 
 def test_an_option_that_is_given_goes_before_the_one_that_was_kept() -> None:
     kept = setup_of({}, host="10.0.0.7", s3=True)
-    settled = settle(Choices(builds=4, s3=False), kept, None)
+    settled = resolve_setup(Choices(builds=4, s3=False), kept, None)
     assert settled.choices == Choices(host="10.0.0.7", builds=4, s3=False)
 
 
@@ -85,16 +85,16 @@ def test_another_setting_is_refused_and_either_can_be_chosen(
     name: str, value: str, says: str, shell: pytest.MonkeyPatch
 ) -> None:
     kept = setup_of(S3)
-    for known, told_before in S3.items():
-        shell.setenv(known, told_before)
+    for known, setting in S3.items():
+        shell.setenv(known, setting)
     shell.setenv(name, value)
     with pytest.raises(UsageProblem) as refused:
-        settle(Choices(), kept, None)
+        resolve_setup(Choices(), kept, None)
     assert says in str(refused.value)
     for secret in ("must-not-be-told", "pass-of-now"):
         assert secret not in str(refused.value)
-    assert settle(Choices(), kept, "shell").settings[name] == value
-    assert settle(Choices(), kept, "kept").settings == S3
+    assert resolve_setup(Choices(), kept, "shell").settings[name] == value
+    assert resolve_setup(Choices(), kept, "kept").settings == S3
     # The processes that are started see what was chosen.
     assert os.environ.get(name) == S3.get(name)
 
@@ -115,23 +115,21 @@ def test_access_keys_are_kept_for_a_store_in_s3_alone_and_temporary_ones_never()
 
 def test_places_mean_the_same_in_another_folder(shell: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shell.chdir(tmp_path)
-    told_there = settings_of(
-        {"HANDOFF_STORE": "a/../store", "HANDOFF_RECIPES": "r"}, tries_out=False
-    )
-    assert told_there == {
+    settings = settings_of({"HANDOFF_STORE": "a/../store", "HANDOFF_RECIPES": "r"}, tries_out=False)
+    assert settings == {
         "HANDOFF_STORE": str(tmp_path / "store"), "HANDOFF_RECIPES": str(tmp_path / "r"),
     }  # fmt: skip
 
 
 def test_what_was_kept_is_told_without_its_secrets() -> None:
-    words = told(setup_of({**S3, **LOGIN}, host="10.0.0.7", builds=None, sqlite=False))
+    words = describe_setup(setup_of({**S3, **LOGIN}, host="10.0.0.7", builds=None, sqlite=False))
     assert words == "store s3://models/handoff, 4 more settings, --host 10.0.0.7"
     url = {"HANDOFF_STORE": "s3://user:must-not-be-told@models/x"}
-    assert "must-not-be-told" not in told(setup_of(url))
+    assert "must-not-be-told" not in describe_setup(setup_of(url))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"choices": 3, "settings": {}}', '{"choices": {}}'])
-def test_a_file_that_is_none_is_told(text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_none_is_reported(text: str, tmp_path: Path) -> None:
     place = StackLayout(tmp_path)
     place.folder.mkdir()
     place.setup.write_text(text)
@@ -150,5 +148,5 @@ def test_down_keeps_it(tmp_path: Path) -> None:
     place = StackLayout(tmp_path)
     place.make()
     write_setup(place, setup_of(S3))
-    place.forget()
+    place.remove_runtime_files()
     assert read_setup(place) == setup_of(S3)

@@ -117,9 +117,9 @@ def test_machines_may_join_before_anything_was_released(
     assert running
     signing = json.loads(home.run("keys", "show", "--json").stdout)["signing"]
     shared = read_shared(f"http://127.0.0.1:{home.prefect_port}/api", _LOGIN)
-    (told,) = shared.trusted
-    assert public_key_of(told.encode(), "told").keyid == signing
-    assert shared.signs == told
+    (pem,) = shared.trusted
+    assert public_key_of(pem.encode(), "told").keyid == signing
+    assert shared.signs == pem
 
 
 @pytest.mark.server
@@ -301,7 +301,7 @@ def test_a_postgresql_and_an_s3_endpoint_for_trying_out_may_be_named(
     s3_port = str(free_port())
     with foreign_postgres(fresh.folder / "other") as (process, place):
         password = (place.folder / "postgres.password").read_text().strip().split(":")[-1]
-        address = postgres.connection(place, "postgresql+asyncpg", "postgres")
+        address = postgres.database_url(place, "postgresql+asyncpg", "postgres")
         named = {
             "PREFECT_SERVER_DATABASE_CONNECTION_URL": address.replace("@", f":{password}@"),
         }  # fmt: skip
@@ -321,7 +321,7 @@ def test_a_postgresql_and_an_s3_endpoint_for_trying_out_may_be_named(
 
 
 def _databases(place: StackLayout) -> list[str]:
-    with postgres.connected(place) as cursor:
+    with postgres.open_cursor(place) as cursor:
         cursor.execute("select datname from pg_database")
         return [row[0] for row in cursor.fetchall()]
 

@@ -231,18 +231,18 @@ def test_a_target_with_a_worker_of_its_own_is_deployed_with_a_pool_of_its_own() 
     component = MANIFESTS / "components" / "gpu"
     patch = next(o for p, o in manifests() if p == component / "kustomization.yaml")
     job = yaml.safe_load(patch["patches"][0]["patch"])
-    told = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
     worker = next(c for c in _CONTAINERS if c.place == "StatefulSet/gpu/worker")
-    assert f"handoff-{told[-1]}" == worker.spec["args"][2]
+    assert f"handoff-{arguments[-1]}" == worker.spec["args"][2]
 
 
 def test_the_commands_of_our_image_are_commands_of_handoff() -> None:
     from handoff.infra.cli.main import main
 
-    told = [s["command"] for s in _SERVICES.values() if s["image"].startswith("handoff-worker")]
-    told += [c.spec["args"] for c in _CONTAINERS if c.spec["image"] == "handoff-worker"]
-    assert len(told) >= 9
-    for words in told:
+    commands = [s["command"] for s in _SERVICES.values() if s["image"].startswith("handoff-worker")]
+    commands += [c.spec["args"] for c in _CONTAINERS if c.spec["image"] == "handoff-worker"]
+    assert len(commands) >= 9
+    for words in commands:
         command = main.commands[words[0]]
         options = {name for option in command.params for name in option.opts}
         assert {word for word in words[1:] if word.startswith("--")} <= options

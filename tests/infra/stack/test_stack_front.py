@@ -33,7 +33,7 @@ pytestmark = [
 NAMES = {"PREFECT_NAME": "prefect.localhost", "MLFLOW_NAME": "mlflow.localhost"}
 
 
-class Told(BaseHTTPRequestHandler):
+class HeaderEcho(BaseHTTPRequestHandler):
     """Stands where Prefect does: says what reaches it."""
 
     def do_GET(self) -> None:
@@ -109,9 +109,9 @@ def _answers(front: Front) -> bool:
 def test_both_servers_are_reached_by_their_names_with_tls_and_mlflow_by_no_other(
     tmp_path: Path,
 ) -> None:
-    told = services()["mlflow"]["environment"]
+    environment = services()["mlflow"]["environment"]
     named = {
-        name: filled_in(told[name], NAMES)
+        name: filled_in(environment[name], NAMES)
         for name in ("MLFLOW_SERVER_ALLOWED_HOSTS", "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS")
     }
     port = free_port()
@@ -121,7 +121,7 @@ def test_both_servers_are_reached_by_their_names_with_tls_and_mlflow_by_no_other
     ]  # fmt: skip
     # How the test itself asks whether it is up.
     named["MLFLOW_SERVER_ALLOWED_HOSTS"] += f",127.0.0.1:{port}"
-    prefect = ThreadingHTTPServer(("127.0.0.1", 0), Told)
+    prefect = ThreadingHTTPServer(("127.0.0.1", 0), HeaderEcho)
     threading.Thread(target=prefect.serve_forever, daemon=True).start()
     health = f"http://127.0.0.1:{port}/health"
     try:

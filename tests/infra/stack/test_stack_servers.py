@@ -119,8 +119,8 @@ def _require_pools_probe(api: str, login: str) -> None:
     command = [sys.executable, str(STACK / "prepare.py"), "pool", "handoff-build"]
 
     def probe(**changed: str) -> subprocess.CompletedProcess[str]:
-        told = {**environment, **changed}
-        return subprocess.run(command, env=told, capture_output=True, text=True, check=False)
+        variables = {**environment, **changed}
+        return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
 
     assert "404. 'handoff deploy' makes it" in probe().stderr
     assert (
@@ -235,7 +235,7 @@ def _require_rights(server: str, worker: str, admin: str) -> None:
 def _require_artifacts(server: str, worker: str, folder: Path) -> None:
     """A worker's client sends a file through the server to S3, and gets it back."""
     user, _, password = worker.partition(":")
-    told = {
+    variables = {
         "MLFLOW_TRACKING_URI": server, "MLFLOW_TRACKING_USERNAME": user,
         "MLFLOW_TRACKING_PASSWORD": password, "MLFLOW_DISABLE_TELEMETRY": "true",
     }  # fmt: skip
@@ -248,7 +248,7 @@ def _require_artifacts(server: str, worker: str, folder: Path) -> None:
         "assert c.get_run(r).info.artifact_uri.startswith('mlflow-artifacts:')"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, **told}, cwd=folder,
+        [sys.executable, "-c", program], env={**os.environ, **variables}, cwd=folder,
         capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""What the stack's containers are told: what is read, the same everywhere, and no secret."""
+"""What the stack's containers are given: what is read, the same everywhere, and no secret."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _text_files() -> list[Path]:
 
 
 def _is_known(name: str) -> bool:
-    """Tell whether the program that gets this variable reads it."""
+    """Return whether the program that gets this variable reads it."""
     import mlflow.environment_variables
     import prefect.settings
     from mlflow.cli import server
@@ -80,14 +80,15 @@ def test_a_service_of_compose_is_told_only_what_its_program_reads(name: str) -> 
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, told in _SERVICES.items() if told["image"].startswith("handoff-worker")]
+    "name",
+    [name for name, service in _SERVICES.items() if service["image"].startswith("handoff-worker")],
 )
-def test_a_service_of_the_workers_image_is_told_where_store_servers_and_keys_are(name: str) -> None:
-    told = {
+def test_a_service_of_the_workers_image_knows_where_store_servers_and_keys_are(name: str) -> None:
+    expected = {
         "HANDOFF_STORE", "HANDOFF_TRUSTED_KEYS", "PREFECT_API_URL", "PREFECT_API_AUTH_STRING",
         "MLFLOW_TRACKING_URI", *_AWS,
     }  # fmt: skip
-    assert told <= set(_SERVICES[name].get("environment", {}))
+    assert expected <= set(_SERVICES[name].get("environment", {}))
 
 
 @pytest.mark.parametrize("container", _CONTAINERS, ids=lambda c: c.place)

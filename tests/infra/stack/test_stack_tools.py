@@ -34,10 +34,10 @@ def test_every_tool_that_is_here_is_content_with_every_file() -> None:
     done = _check(STACK)
     assert done.returncode == 0, done.stdout
     assert "FAILED" not in done.stdout
-    told = {line.split(None, 1)[1] for line in done.stdout.splitlines() if line.startswith("ok")}
+    passed = {line.split(None, 1)[1] for line in done.stdout.splitlines() if line.startswith("ok")}
     overlays = {path.parent.name for path in MANIFESTS.glob("overlays/*/kustomization.yaml")}
     assert overlays >= {"minio", "aws", "gpu", "pods", "pods-gpu", "public"}
-    assert told >= {
+    assert passed >= {
         "hadolint server.Dockerfile", "hadolint worker.Dockerfile", "docker-compose config",
         "docker-compose config, profile gpu", "docker-compose refuses to go without secrets",
         *(f"kubectl kustomize {name}" for name in overlays),
@@ -48,9 +48,9 @@ def test_every_tool_that_is_here_is_content_with_every_file() -> None:
 def _pods_of(overlay: str) -> list[tuple[str, dict[str, Any]]]:
     """Return the specs of the pods that an overlay makes, by what makes them."""
     command = [str(TOOLS / "kubectl"), "kustomize", str(MANIFESTS / "overlays" / overlay)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT_S)
+    rendered = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT_S)
     pods = []
-    for made in yaml.safe_load_all(told.stdout):
+    for made in yaml.safe_load_all(rendered.stdout):
         about = made.get("template") or made.get("spec", {}).get("template")
         if about:
             pods.append((f"{made['kind']}/{made['metadata']['name']}", about["spec"]))
@@ -63,15 +63,15 @@ def test_every_container_that_an_overlay_makes_is_pinned_and_may_do_little(overl
     assert len(pods) >= 5
     for place, pod in pods:
         for container in [*pod.get("initContainers", ()), *pod["containers"]]:
-            image, told = container["image"], f"{place}/{container['name']}"
-            assert ":" in image.rpartition("/")[2], f"{told} is of whatever {image} is"
-            assert container["securityContext"]["readOnlyRootFilesystem"] is True, told
-            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}, told
+            image, label = container["image"], f"{place}/{container['name']}"
+            assert ":" in image.rpartition("/")[2], f"{label} is of whatever {image} is"
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True, label
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}, label
             is_asking = any(
                 mount["mountPath"].startswith("/var/run/secrets/kubernetes.io")
                 for mount in container.get("volumeMounts", ())
             )
-            assert is_asking == (container["name"] == "podtemplates"), told
+            assert is_asking == (container["name"] == "podtemplates"), label
 
 
 def test_with_a_pod_for_each_release_no_worker_waits_for_one() -> None:
@@ -86,7 +86,7 @@ def test_with_a_pod_for_each_release_no_worker_waits_for_one() -> None:
     assert job["containers"][0]["args"] == ["deploy", "--pods", written]
 
 
-def test_what_makes_pods_watches_the_namespace_that_it_is_told(tmp_path: Path) -> None:
+def test_what_makes_pods_watches_the_namespace_that_it_is_given(tmp_path: Path) -> None:
     code = (
         "from prefect_kubernetes.settings import KubernetesSettings; "
         "print(KubernetesSettings().observer.namespaces)"

@@ -29,10 +29,10 @@ def complaints(file: Path, runtime: Path) -> list[str]:
         [verify, "verify", "--user", "--man=no", str(file)], capture_output=True, text=True,
         check=False, env={"XDG_RUNTIME_DIR": str(runtime), "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
-    told = [line for line in found.stderr.splitlines() if "handoff" in line]
-    if found.returncode and not told:
+    lines = [line for line in found.stderr.splitlines() if "handoff" in line]
+    if found.returncode and not lines:
         pytest.skip(f"systemd-analyze checks no unit here: {found.stderr[:200]}")
-    return told
+    return lines
 
 
 @pytest.mark.parametrize("name", ["home", "of 100 % and $HOME", 'with "quotes" and \\'])
@@ -55,10 +55,10 @@ def test_its_commands_run_from_any_folder(tmp_path: Path) -> None:
     command = shlex.split(line.removeprefix("ExecStart="))
     assert command[0] == sys.executable
     assert command[-3:] == ["up", "--use", "kept"]
-    told = subprocess.run(
+    result = subprocess.run(
         [*command[:-3], "--version"], cwd="/", capture_output=True, text=True, check=True
     )
-    assert re.match(r"[0-9]+\.[0-9]+\.[0-9]+", told.stdout)
+    assert re.match(r"[0-9]+\.[0-9]+\.[0-9]+", result.stdout)
 
 
 def test_what_a_unit_can_not_hold_is_refused(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_what_a_unit_can_not_hold_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "config").exists()
 
 
-def test_a_folder_that_can_not_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_can_not_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("a file")
     with pytest.raises(EnvironmentLacking, match="the unit can't be written"):
         write_unit(tmp_path, for_system=False)

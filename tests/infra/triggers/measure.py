@@ -104,12 +104,12 @@ def _notify(environment: dict[str, str]) -> None:
             "/data/toy",
         ]
         began = time.monotonic()
-        told = subprocess.run(
+        result = subprocess.run(
             [*command, "--commit", uuid.uuid4().hex, "--model", "toy", "--json"],
             env=environment, check=True, capture_output=True,
         )  # fmt: skip
         took.append(time.monotonic() - began)
-        assert json.loads(told.stdout)["new"]
+        assert json.loads(result.stdout)["new"]
     print(f"{'notify':18} median {statistics.median(took):.2f} s of {sorted(took)}")
 
 

@@ -1,4 +1,4 @@
-"""Posting: one commit is one run, however often and by how many at once it is told."""
+"""Posting: one commit is one run, however often and by how many at once it is announced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.infra.settings import read_settings
 from handoff.infra.triggers.arrival import Arrival
 from handoff.infra.triggers.notify import exit_code, read_arrival, wait_for_end
-from handoff.infra.triggers.posting import Posted, Poster, open_poster
+from handoff.infra.triggers.posting import PostedRun, Poster, open_poster
 from tests.infra.triggers.conftest import Handoff, deploy
 from tests.limits import LIMIT_S
 from tests.prefect_server import free_port, prefect_server
@@ -37,7 +37,7 @@ def arrived(model: str = "", commit: str = "") -> Arrival:
     return Arrival(f"s3://models/in/{model}", model, "https://host/r", commit, "me@here")
 
 
-def end(client: Any, posted: Posted, state: str, message: str = "") -> None:
+def end(client: Any, posted: PostedRun, state: str, message: str = "") -> None:
     from prefect import states
 
     ended = getattr(states, state)(message=message)
@@ -82,8 +82,8 @@ def test_what_a_run_would_refuse_is_not_posted(wrong: dict[str, str], match: str
 
 def test_a_delivery_in_a_commit_is_of_that_commit() -> None:
     nothing = dict.fromkeys(("commit", "model", "repository", "by", "alias"), "")
-    told = read_arrival(f"git+https://host/r.git@{COMMIT}", **nothing)
-    assert (told.commit, told.repository) == (COMMIT, "https://host/r.git")
+    parsed = read_arrival(f"git+https://host/r.git@{COMMIT}", **nothing)
+    assert (parsed.commit, parsed.repository) == (COMMIT, "https://host/r.git")
     assert read_arrival("delivery", **nothing).delivery == str(Path.cwd() / "delivery")
 
 
@@ -111,7 +111,7 @@ def test_of_eight_who_post_one_commit_at_once_one_makes_the_run(prefect_api: str
 
     arrival = arrived()
 
-    def post(_: int) -> Posted:
+    def post(_: int) -> PostedRun:
         with SyncPrefectClient(prefect_api) as own:
             return Poster(own).post(arrival)
 
@@ -258,7 +258,7 @@ def test_without_a_server_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_the_exit_code_of_a_run_is_that_of_its_refusal(state: str, message: str, code: int) -> None:
-    assert exit_code(Posted("n", uuid.uuid4(), state, True, 1, "a", message)) == code
+    assert exit_code(PostedRun("n", uuid.uuid4(), state, True, 1, "a", message)) == code
 
 
 @dataclass
@@ -267,7 +267,7 @@ class Changing(Poster):
 
     states: list[str]
 
-    def follow(self, posted: Posted) -> Posted:
+    def follow(self, posted: PostedRun) -> PostedRun:
         state = self.states.pop(0)
         if state == "away":
             raise EnvironmentLacking("away", expected="a", got="b", remedy="c")
@@ -290,7 +290,7 @@ def test_waiting_outlives_the_server_and_a_crash_that_is_repeated(
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    posted = Posted("n", uuid.UUID(int=1), "Scheduled", True, 1, "a")
+    posted = PostedRun("n", uuid.UUID(int=1), "Scheduled", True, 1, "a")
     away = bool("away" in states)
     assert wait_for_end(Changing(states), posted, quiet=False).state == end
     assert ("handoff: away" in capsys.readouterr().err) == away
@@ -306,11 +306,11 @@ def test_notify_tells_of_its_run_and_the_second_time_of_the_first(handoff: Hando
     first = handoff(*said)
     assert (first.returncode, first.stderr) == (0, "")
     assert f"posted {model} {commit[:12]}: run " in first.stdout
-    told = json.loads(handoff(*said, "--json").stdout)
-    assert (told["new"], told["key"]) == (False, f"release:{model}:{commit}")
+    answer = json.loads(handoff(*said, "--json").stdout)
+    assert (answer["new"], answer["key"]) == (False, f"release:{model}:{commit}")
     # A slow machine has let it wait for so long that Prefect calls it late.
-    assert told["state"] in {"Scheduled", "Late"}
-    assert told["id"] in first.stdout
+    assert answer["state"] in {"Scheduled", "Late"}
+    assert answer["id"] in first.stdout
 
 
 @pytest.mark.server
@@ -321,7 +321,7 @@ def test_notify_waits_for_the_end_and_ends_with_its_code(handoff: Handoff, clien
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(handoff, *said, "--wait")
         refusal = "Flow run encountered an exception: DeliveryUnsound: it is not: expected x"
-        posted = Posted(run["name"], uuid.UUID(run["id"]), "", True, 1, "")
+        posted = PostedRun(run["name"], uuid.UUID(run["id"]), "", True, 1, "")
         end(client, posted, "Failed", refusal)
         ended = waiting.result()
     assert ended.returncode == 2

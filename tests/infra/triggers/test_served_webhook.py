@@ -17,7 +17,7 @@ import pytest
 import uvicorn
 
 from handoff.infra.triggers.arrival import Arrival
-from handoff.infra.triggers.hooks import Guarded, Limits
+from handoff.infra.triggers.hooks import Limits, SourceWithSecret
 from handoff.infra.triggers.serving import BoundedConnection
 from handoff.infra.triggers.spool import Spool
 from handoff.infra.triggers.webhook import Webhook
@@ -42,9 +42,9 @@ def test_a_push_becomes_a_run_on_the_server_and_the_log_keeps_the_secret(
 ) -> None:
     commit = uuid.uuid4().hex + "a" * 8
     with webhook(tmp_path, prefect_api) as served:
-        status, told = served.post("/github", push(commit), of_github(push(commit)))
+        status, answer = served.post("/github", push(commit), of_github(push(commit)))
         assert status == 202
-        (run,) = told["runs"]
+        (run,) = answer["runs"]
         assert served.post("/github", push(commit), of_github(push(commit)))[0] == 200
         assert served.post("/github", push(commit), of_github(push(commit), "x" * 32))[0] == 401
         body = json.dumps({
@@ -74,20 +74,20 @@ def test_what_was_accepted_without_prefect_is_posted_once_after_a_kill(
     with webhook(tmp_path, "http://127.0.0.1:9/api") as served:
         began = time.monotonic()
         for commit in commits:
-            status, told = served.post("/github", push(commit), of_github(push(commit)))
-            assert (status, told["runs"]) == (202, [])
-            assert told["kept"][0].endswith(commit[:12])
+            status, answer = served.post("/github", push(commit), of_github(push(commit)))
+            assert (status, answer["runs"]) == (202, [])
+            assert answer["kept"][0].endswith(commit[:12])
         assert time.monotonic() - began < 30, "GitHub waits for 10 s"
         served.process.kill()
         served.process.wait()
     spool = Spool(tmp_path)
-    assert [one.arrival.commit for one in spool.waiting()] == commits
-    model = spool.waiting()[0].arrival.model
+    assert [one.arrival.commit for one in spool.list_waiting()] == commits
+    model = spool.list_waiting()[0].arrival.model
     with webhook(tmp_path, prefect_api, model=model) as served:
-        wait_until("all are posted", lambda: not spool.waiting(), 60)
-        # What was told before the kill is told again: there is its run already.
-        status, told = served.post("/github", push(commits[0]), of_github(push(commits[0])))
-        assert (status, told["runs"][0]["new"]) == (202, False)
+        wait_until("all are posted", lambda: not spool.list_waiting(), 60)
+        # What was sent before the kill is sent again: there is its run already.
+        status, answer = served.post("/github", push(commits[0]), of_github(push(commits[0])))
+        assert (status, answer["runs"][0]["new"]) == (202, False)
     runs = runs_of(client, model)
     assert [run.parameters["parameters"]["commit"] for run in runs] == commits
 
@@ -111,15 +111,15 @@ def test_a_full_disk_is_said_in_a_sentence_and_with_room_it_is_accepted(tmp_path
                 with ballast.open("wb") as stream, suppress(OSError):
                     while True:
                         stream.write(bytes(1 << 16))
-                status, told = served.post("/github", push(), of_github(push()))
-                assert (status, set(told)) == (507, {"error"})
-                assert told["error"].startswith("Nothing was accepted: the disk on which")
-                assert str(home) not in told["error"]
+                status, answer = served.post("/github", push(), of_github(push()))
+                assert (status, set(answer)) == (507, {"error"})
+                assert answer["error"].startswith("Nothing was accepted: the disk on which")
+                assert str(home) not in answer["error"]
                 assert "No space left on device" in served.log.read_text()
                 ballast.unlink()
-                status, told = served.post("/github", push(), of_github(push()))
-                assert (status, len(told["kept"])) == (202, 1)
-            assert len(Spool(home).waiting()) == 2
+                status, answer = served.post("/github", push(), of_github(push()))
+                assert (status, len(answer["kept"])) == (202, 1)
+            assert len(Spool(home).list_waiting()) == 2
     except PermissionError as error:
         pytest.skip(f"nothing may be mounted here: {error}")
 
@@ -142,7 +142,7 @@ def test_one_address_cant_hold_all_connections(tmp_path: Path) -> None:
 def test_a_head_that_never_ends_is_waited_for_only_so_long() -> None:
     connection = type("Impatient", (BoundedConnection,), {"limit_s": 0.5})
     port = free_port()
-    application = Webhook((Guarded(OWN, SECRET),), Limits(), PostsKept()).application()
+    application = Webhook((SourceWithSecret(OWN, SECRET),), Limits(), PostsKept()).application()
     server = uvicorn.Server(
         uvicorn.Config(application, port=port, http=connection, log_level="error")
     )

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.infra.triggers import spool as spooling
 from handoff.infra.triggers.arrival import Arrival, Policy
-from handoff.infra.triggers.posting import Posted
-from handoff.infra.triggers.spool import Kept, Spool
+from handoff.infra.triggers.posting import PostedRun
+from handoff.infra.triggers.spool import Spool, SpooledArrival
 
 AWAY = EnvironmentLacking("the server is away", expected="a", got="b", remedy="c")
 REFUSED = UsageProblem("the server refuses it", expected="a", got="b", remedy="c")
@@ -36,14 +36,14 @@ class Server:
         self.asked = 0
         self.fails: Callable[[Arrival], Exception | None] = lambda _: None
 
-    def post(self, told: Arrival, policy: Policy) -> Posted:
+    def post(self, posted: Arrival, policy: Policy) -> PostedRun:
         self.asked += 1
-        if error := self.fails(told):
+        if error := self.fails(posted):
             raise error
-        is_new = told.key not in self.runs
+        is_new = posted.key not in self.runs
         if is_new:
-            self.runs.append(told.key)
-        return Posted(told.key, uuid.UUID(int=1), "Scheduled", is_new, 1, "http://x")
+            self.runs.append(posted.key)
+        return PostedRun(posted.key, uuid.UUID(int=1), "Scheduled", is_new, 1, "http://x")
 
 
 @pytest.fixture
@@ -65,15 +65,15 @@ def test_what_is_kept_is_posted_oldest_first_and_then_forgotten(
 ) -> None:
     for number in (3, 1, 2):
         spool.keep(arrival(number), "supersede")
-    assert [one.policy for one in spool.waiting()] == ["supersede"] * 3
+    assert [one.policy for one in spool.list_waiting()] == ["supersede"] * 3
     assert spool.deliver(server.post) is None
     assert server.runs == keys(3, 1, 2)
-    assert spool.waiting() == ()
+    assert spool.list_waiting() == ()
 
 
-def test_one_commit_waits_once_however_often_it_is_told(spool: Spool, server: Server) -> None:
+def test_one_commit_waits_once_however_often_it_is_announced(spool: Spool, server: Server) -> None:
     names = {spool.keep(arrival(1), "queue").name for _ in range(5)}
-    assert len(names) == len(spool.waiting()) == 1
+    assert len(names) == len(spool.list_waiting()) == 1
     spool.deliver(server.post)
     spool.keep(arrival(1), "queue")
     spool.deliver(server.post)
@@ -86,7 +86,7 @@ def test_who_waits_gets_its_own_run_and_older_ones_go_first(spool: Spool, server
     assert posted is not None
     assert posted.name == second.arrival.key
     assert server.runs == keys(1, 2)
-    assert spool.waiting() == (third,)
+    assert spool.list_waiting() == (third,)
     # Another process has posted it: its run is found.
     again = spool.deliver(server.post, first)
     assert again is not None
@@ -102,7 +102,7 @@ def test_a_server_that_is_away_loses_nothing_and_is_asked_twice_at_most(
     with pytest.raises(EnvironmentLacking, match="is away"):
         spool.deliver(server.post)
     assert server.asked == 2
-    assert len(spool.waiting()) == 20
+    assert len(spool.list_waiting()) == 20
     server.fails = lambda _: None
     spool.deliver(server.post)
     assert len(server.runs) == 20
@@ -113,10 +113,10 @@ def test_one_model_that_fails_holds_no_other_up_and_keeps_its_order(
 ) -> None:
     for number, model in enumerate(("bad", "bad", "good", "fine")):
         spool.keep(arrival(number, model), "queue")
-    server.fails = lambda told: AWAY if told.model == "bad" else None
+    server.fails = lambda each: AWAY if each.model == "bad" else None
     with pytest.raises(EnvironmentLacking, match="is away"):
         spool.deliver(server.post)
-    assert [one.arrival.model for one in spool.waiting()] == ["bad", "bad"]
+    assert [one.arrival.model for one in spool.list_waiting()] == ["bad", "bad"]
     server.fails = lambda _: None
     spool.deliver(server.post)
     assert server.runs[-2:] == [arrival(0, "bad").key, arrival(1, "bad").key]
@@ -127,11 +127,11 @@ def test_what_is_refused_for_good_is_set_aside_with_the_reason(
 ) -> None:
     for number in (1, 2, 3):
         spool.keep(arrival(number), "queue")
-    server.fails = lambda told: REFUSED if told == arrival(2) else None
+    server.fails = lambda each: REFUSED if each == arrival(2) else None
     spool.deliver(server.post)
     assert server.runs == keys(1, 3)
-    assert spool.waiting() == ()
-    (aside,) = spool.set_aside()
+    assert spool.list_waiting() == ()
+    (aside,) = spool.list_set_aside()
     assert aside.what == arrival(2).label
     assert "the server refuses it" in aside.why
 
@@ -141,7 +141,7 @@ def test_who_waits_is_told_of_a_refusal_and_it_is_not_kept(spool: Spool, server:
     server.fails = lambda _: REFUSED
     with pytest.raises(UsageProblem, match="refuses it"):
         spool.deliver(server.post, kept)
-    assert (spool.waiting(), spool.set_aside()) == ((), ())
+    assert (spool.list_waiting(), spool.list_set_aside()) == ((), ())
 
 
 def test_a_file_that_is_damaged_is_set_aside_and_holds_nobody_up(
@@ -151,8 +151,8 @@ def test_a_file_that_is_damaged_is_set_aside_and_holds_nobody_up(
     spool.keep(arrival(2), "queue")
     for text in ("", "{", '{"arrival": {}}', '{"arrival": {"delivery": "ftp://x"}}'):
         (tmp_path / "spool" / damaged.name).write_text(text)
-        assert [one.arrival for one in spool.waiting()] == [arrival(2)]
-        assert spool.set_aside()[0].what == "what can't be read"
+        assert [one.arrival for one in spool.list_waiting()] == [arrival(2)]
+        assert spool.list_set_aside()[0].what == "what can't be read"
     spool.deliver(server.post)
     assert server.runs == keys(2)
 
@@ -179,11 +179,15 @@ def test_it_is_closed_to_others(spool: Spool, tmp_path: Path) -> None:
 
 
 def test_nothing_was_ever_kept(spool: Spool, server: Server) -> None:
-    assert (spool.waiting(), spool.set_aside(), spool.deliver(server.post)) == ((), (), None)
+    assert (spool.list_waiting(), spool.list_set_aside(), spool.deliver(server.post)) == (
+        (),
+        (),
+        None,
+    )
 
 
 def _die_while_posting(home: Path) -> None:
-    def post(_: Arrival, __: Policy) -> Posted:
+    def post(_: Arrival, __: Policy) -> PostedRun:
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError
 
@@ -218,7 +222,7 @@ def test_whatever_happens_each_accepted_commit_is_posted_once_and_in_its_order(
 ) -> None:
     spool, server = Spool(tmp_path_factory.mktemp("spool")), Server()
     accepted: list[str] = []
-    kept: dict[int, Kept] = {}
+    kept: dict[int, SpooledArrival] = {}
     for step, number in steps:
         match step:
             case "keep":
@@ -235,4 +239,4 @@ def test_whatever_happens_each_accepted_commit_is_posted_once_and_in_its_order(
     server.fails = lambda _: None
     spool.deliver(server.post)
     assert server.runs == accepted
-    assert spool.waiting() == ()
+    assert spool.list_waiting() == ()

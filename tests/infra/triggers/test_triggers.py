@@ -71,10 +71,10 @@ def test_a_push_with_the_hook_becomes_a_run_whose_delivery_is_that_commits(
 ) -> None:
     model = f"toy-{uuid.uuid4().hex[:8]}"
     pushing = Pushing(tmp_path, prefect_api, model)
-    commit, told = pushing.push()
+    commit, output = pushing.push()
     # A busy server may take longer than a push waits: what is kept is posted behind it.
     posted = rf"posted {model} {commit[:12]}: run release {model} {commit[:12]}, posted \S+, \S+"
-    assert re.search(rf"{posted}|kept {model} {commit[:12]}: .* doesn't answer", told), told
+    assert re.search(rf"{posted}|kept {model} {commit[:12]}: .* doesn't answer", output), output
     wait_until("it is posted", lambda: len(runs_of(client, model)) == 1, 60)
     (run,) = runs_of(client, model)
     parameters = run.parameters["parameters"]
@@ -95,8 +95,8 @@ def test_a_push_goes_through_when_nobody_answers_and_is_made_up_for(
     pushing = Pushing(tmp_path, "http://127.0.0.1:9/api", model)
     commits = []
     for _ in range(2):
-        commit, told = pushing.push()
-        assert f"kept {model} {commit[:12]}: the Prefect server doesn't answer" in told
+        commit, output = pushing.push()
+        assert f"kept {model} {commit[:12]}: the Prefect server doesn't answer" in output
         assert pushing.git("rev-parse", "main", folder=pushing.bare).strip() == commit
         commits.append(commit)
     # What the hook has left behind goes on trying, where nobody answers.
@@ -104,7 +104,7 @@ def test_a_push_goes_through_when_nobody_answers_and_is_made_up_for(
         is_waiting = (process.info["cmdline"] or [])[-3:] == ["notify", "--kept", "--wait"]
         if is_waiting and process.environ()["HANDOFF_HOME"] == str(tmp_path / "home"):
             process.kill()
-    assert [one.arrival.commit for one in Spool(tmp_path / "home").waiting()] == commits
+    assert [one.arrival.commit for one in Spool(tmp_path / "home").list_waiting()] == commits
     ended = handoff("notify", "--kept", HANDOFF_HOME=str(tmp_path / "home"))
     assert (ended.returncode, ended.stdout.strip()) == (0, "2 posted, 0 wait"), ended.stderr
     runs = runs_of(client, model)
@@ -116,8 +116,8 @@ def test_a_push_goes_through_when_nobody_answers_and_is_made_up_for(
 def test_a_push_goes_through_when_nothing_can_be_kept_either(tmp_path: Path) -> None:
     pushing = Pushing(tmp_path, "http://127.0.0.1:9/api", "toy")
     (tmp_path / "home").write_text("not a folder")
-    commit, told = pushing.push()
-    assert f"handoff was not told of {commit}: 'handoff notify' makes up for it" in told
+    commit, output = pushing.push()
+    assert f"handoff was not told of {commit}: 'handoff notify' makes up for it" in output
     assert pushing.git("rev-parse", "main", folder=pushing.bare).strip() == commit
 
 
@@ -129,14 +129,14 @@ def test_tell_signs_what_the_webhook_verifies(prefect_api: str, tmp_path: Path) 
             "delivery=s3://models/in/toy", f"commit={uuid.uuid4().hex}", "model=toy",
         ]  # fmt: skip
 
-        def tell(secret: str) -> subprocess.CompletedProcess[str]:
+        def send(secret: str) -> subprocess.CompletedProcess[str]:
             environment = {**os.environ, "HANDOFF_HOOK_SECRET": secret}
             return subprocess.run(
                 command, env=environment, capture_output=True, text=True, check=False
             )
 
-        assert json.loads(tell(SECRET).stdout)["runs"][0]["new"] is True
-        forged = tell("x" * 32)
+        assert json.loads(send(SECRET).stdout)["runs"][0]["new"] is True
+        forged = send("x" * 32)
         assert (forged.returncode, "401" in forged.stderr) == (1, True)
 
 

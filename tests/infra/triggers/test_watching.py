@@ -26,7 +26,7 @@ from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, UsageProblem
 from handoff.infra.triggers.arrival import Arrival, Policy
 from handoff.infra.triggers.locations import open_location
-from handoff.infra.triggers.posting import Posted, Poster
+from handoff.infra.triggers.posting import PostedRun, Poster
 from handoff.infra.triggers.watching import Watcher
 from tests.infra.triggers.conftest import Handoff
 from tests.limits import LIMIT_S
@@ -44,12 +44,12 @@ class Posts(Poster):
 
     def post(
         self, arrival: Arrival, *, policy: Policy = "queue", again: bool = False, once: bool = False
-    ) -> Posted:
+    ) -> PostedRun:
         if self.error:
             raise self.error
         is_new = arrival.key not in {one.key for one in self.arrived}
         self.arrived.append(arrival)
-        return Posted("quick-fox", uuid.UUID(int=1), "Scheduled", is_new, 1, "http://x")
+        return PostedRun("quick-fox", uuid.UUID(int=1), "Scheduled", is_new, 1, "http://x")
 
 
 def contract(model: str = "toy", commit: str = COMMIT) -> str:

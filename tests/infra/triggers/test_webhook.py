@@ -12,9 +12,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.infra.triggers.hooks import Guarded, Limits
+from handoff.infra.triggers.hooks import Limits, SourceWithSecret
 from handoff.infra.triggers.serving import require_safe
-from handoff.infra.triggers.spool import NoRoom
+from handoff.infra.triggers.spool import DiskFull
 from handoff.infra.triggers.webhook import Webhook
 from tests.infra.triggers.webhooks import (
     COMMIT,
@@ -35,7 +35,7 @@ def posts() -> PostsKept:
 
 @pytest.fixture
 def served(posts: PostsKept) -> Iterator[TestClient]:
-    sources = (Guarded(HUB, SECRET), Guarded(OWN, SECRET))
+    sources = (SourceWithSecret(HUB, SECRET), SourceWithSecret(OWN, SECRET))
     limits = Limits(per_source_per_minute=20, per_address_per_minute=50, body_bytes=4096)
     # A slow machine gives no more requests than a quick one.
     webhook = Webhook(sources, limits, posts, clock=lambda: 0.0)
@@ -122,7 +122,7 @@ def test_a_body_without_a_length_is_limited_too(served: TestClient) -> None:
     [
         (EnvironmentLacking("x", expected="a", got="b", remedy="c"), False, 503),
         (None, True, 503),
-        (NoRoom("x", expected="a", got="b", remedy="c"), False, 507),
+        (DiskFull("x", expected="a", got="b", remedy="c"), False, 507),
         (UsageProblem("x", expected="a", got="b", remedy="c"), False, 422),
     ],
 )
@@ -153,7 +153,7 @@ def test_githubs_redeliver_is_another_try_and_another_number_is_a_replay(
     other = {**headers, "x-github-delivery": "another"}
     assert served.post("/github", content=push(), headers=other).status_code == 200
     assert [one.commit for one in posts.arrived] == [COMMIT]
-    assert [one.commit for one in posts.told_again] == [COMMIT]
+    assert [one.commit for one in posts.retried] == [COMMIT]
     forged = {**headers, "x-hub-signature-256": "sha256=0"}
     assert served.post("/github", content=push(), headers=forged).status_code == 401
 

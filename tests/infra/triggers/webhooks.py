@@ -23,8 +23,8 @@ from typing import Any
 from handoff.infra.triggers.arrival import Arrival, Policy
 from handoff.infra.triggers.events import sign
 from handoff.infra.triggers.hooks import Source
-from handoff.infra.triggers.posting import Posted
-from handoff.infra.triggers.spool import Kept
+from handoff.infra.triggers.posting import PostedRun
+from handoff.infra.triggers.spool import SpooledArrival
 from tests.limits import LIMIT_S
 from tests.prefect_server import free_port
 
@@ -64,24 +64,26 @@ class PostsKept:
     error: Exception | None = None
     waits: bool = False
     keeps: bool = False
-    told_again: list[Arrival] = field(default_factory=list)
+    retried: list[Arrival] = field(default_factory=list)
 
-    async def post(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> Posted | Kept:
+    async def post(
+        self, arrival: Arrival, policy: Policy, *, limit_s: float
+    ) -> PostedRun | SpooledArrival:
         self.arrived.append(arrival)
         if self.keeps:
-            return Kept("1.json", arrival, policy, "2026-11-27T01:00:00+00:00")
+            return SpooledArrival("1.json", arrival, policy, "2026-11-27T01:00:00+00:00")
         return await self._answer()
 
-    async def retry(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> Posted:
-        self.told_again.append(arrival)
+    async def retry(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> PostedRun:
+        self.retried.append(arrival)
         return await self._answer()
 
-    async def _answer(self) -> Posted:
+    async def _answer(self) -> PostedRun:
         if self.waits:
             await asyncio.wait_for(asyncio.sleep(99), 0.05)
         if self.error:
             raise self.error
-        return Posted("quick-fox", uuid.UUID(int=1), "Scheduled", True, 1, "http://x")
+        return PostedRun("quick-fox", uuid.UUID(int=1), "Scheduled", True, 1, "http://x")
 
     def close(self) -> None:
         pass
