@@ -36,7 +36,9 @@ class ProcessGroups:
             self._ended.discard(group)
             self._watched.add(group)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._look, name="process groups", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._look, name="process groups", daemon=True
+                )
                 self._thread.start()
 
     def leave(self, group: int) -> bool:
