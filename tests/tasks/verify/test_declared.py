@@ -1,4 +1,4 @@
-"""A contract that declares more than the model takes: its owner is told, and told what."""
+"""A contract that declares more than the model takes: its owner is informed, and of what."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Digits(nn.Module):
         return {"logits": self.last(inner), "mean": x.mean(1, keepdim=True)}
 
 
-class Telling(Digits):
+class ProbedDigits(Digits):
     """Gives what is inside, too."""
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
@@ -51,7 +51,7 @@ class Telling(Digits):
 
 
 @cache
-def trained(*, tells: bool) -> tuple[Digits, Tensor, Tensor, Tensor]:
+def trained(*, probed: bool) -> tuple[Digits, Tensor, Tensor, Tensor]:
     """Return a network, what it was trained on, and further images with their labels."""
     from sklearn.datasets import load_digits
 
@@ -60,7 +60,7 @@ def trained(*, tells: bool) -> tuple[Digits, Tensor, Tensor, Tensor]:
     images, labels = torch.tensor(data.data).float() / 16, torch.tensor(data.target)
     order = torch.randperm(len(images))
     images, labels = images[order], labels[order]
-    net = Telling() if tells else Digits()
+    net = ProbedDigits() if probed else Digits()
     steps = torch.optim.Adam(net.parameters(), 3e-3)
     for _ in range(25):
         for x, y in zip(images[:900].split(50), labels[:900].split(50), strict=True):
@@ -88,13 +88,13 @@ def go(
     recipe: Recipe,
     *,
     samples: int = 800,
-    tells: bool = False,
+    probed: bool = False,
     metric: str | Metric = "top-1",
     scale: float = 1.0,
 ) -> CaptureMethod:
     """Deliver the network with so many samples, optimize it, and run the reference."""
-    net, calibration, images, labels = trained(tells=tells)
-    beside: dict[str, Any] = {
+    net, calibration, images, labels = trained(probed=probed)
+    evaluation: dict[str, Any] = {
         "evaluation": [
             ((x,), y)
             for x, y in zip(images[:samples].split(100), labels[:samples].split(100), strict=True)
@@ -103,13 +103,15 @@ def go(
     }
     deliver(
         net, (images[:3],), folder / "delivery", name="digits", ranges={"x": (0.0, 1.0)},
-        calibration=[(calibration[:100] * scale,)], **(beside if samples else {}),
+        calibration=[(calibration[:100] * scale,)], **(evaluation if samples else {}),
     )  # fmt: skip
     take_in(IntakeJob(folder / "delivery", folder / "staging"))
-    made = optimize(OptimizeJob(folder / "staging", folder / "program", recipe))
+    optimized = optimize(OptimizeJob(folder / "staging", folder / "program", recipe))
     job = ReferenceJob(folder / "staging", None, VerifyPlan(seeds=1), folder / "reference.pt")
     run = run_reference(job)
-    return CaptureMethod(folder, recipe, made.program, made.rounds, run.file, run.evaluation)
+    return CaptureMethod(
+        folder, recipe, optimized.program, optimized.rounds, run.file, run.evaluation
+    )
 
 
 def judge(
@@ -281,7 +283,7 @@ def test_a_package_that_fails_on_the_samples_is_refused(
 
 def test_an_output_that_the_metric_is_not_of_stays_within_its_tolerance(tmp_path: Path) -> None:
     with pytest.raises(BlessingRefused, match=r"the pass quantize-int8 .*output 1 within atol"):
-        go(tmp_path / "first", agreed(INT8), tells=True)
+        go(tmp_path / "first", agreed(INT8), probed=True)
     road = go(tmp_path / "agreed", agreed(INT8), metric=Metric("cosine", output="logits"))
     assert road.rounds
 
