@@ -88,7 +88,7 @@ def sized_cases(cases: Sequence[ReferenceCase], *, between: int = 0) -> list[Ref
     """Return what `timed_cases` does, of cases that were read."""
     drawn = [case for case in cases if case.values == "drawn"]
     # Of cases of one size the plan's first stands for all.
-    by_size = {elements(case): case for case in reversed(drawn)}
+    by_size = {count_elements(case): case for case in reversed(drawn)}
     sizes = sorted(by_size)
     low, high = (math.log(max(size, 1)) for size in (sizes[0], sizes[-1]))
     steps = (low + (high - low) * step / (between + 1) for step in range(1, between + 1))
@@ -106,17 +106,17 @@ def cases_with_example(cases: Sequence[ReferenceCase], *, between: int = 0) -> l
     example = next((case for case in cases if case.name.endswith(EXAMPLE)), None)
     if example is None:
         return sized
-    size = elements(example)
-    ends = (elements(sized[0]), elements(sized[-1]))
+    size = count_elements(example)
+    ends = (count_elements(sized[0]), count_elements(sized[-1]))
     others = [
         case for case in sized
-        if elements(case) != size
-        and (elements(case) in ends or not size / _SIMILAR <= elements(case) <= size * _SIMILAR)
+        if (count := count_elements(case)) != size
+        and (count in ends or not size / _SIMILAR <= count <= size * _SIMILAR)
     ]  # fmt: skip
-    return sorted((*others, example), key=elements)
+    return sorted((*others, example), key=count_elements)
 
 
-def elements(case: ReferenceCase) -> int:
+def count_elements(case: ReferenceCase) -> int:
     """Return how many elements a case's inputs have, together."""
     return sum(tensor.numel() for tensor in case.inputs)
 
@@ -159,7 +159,7 @@ def time_in_turns(
         while not is_enough(
             rounds, time.perf_counter() - began, others.processors, budget_s=budget_s
         ):
-            rounds.append((seconds_of(eager, inputs), seconds_of(package, inputs)))
+            rounds.append((time_call(eager, inputs), time_call(package, inputs)))
         busy = others.processors()
     ratios = sorted(slow / fast for slow, fast in rounds)
     low, high = median_interval(len(ratios))
@@ -203,7 +203,7 @@ def is_enough(
     return ratios[high] <= _NARROW * ratios[low] and (others() or 0.0) < BUSY
 
 
-def seconds_of(call: Callable[[Tensors], object], inputs: Tensors) -> float:
+def time_call(call: Callable[[Tensors], object], inputs: Tensors) -> float:
     """Return how long one call takes; on a GPU by CUDA's events, its last kernel included.
 
     That is in seconds, for inputs of any shapes and dtypes.

@@ -19,10 +19,10 @@ from handoff.artifacts.release.evidence import EXAMPLE
 from handoff.artifacts.serve.loader import LoadedModel, load
 from handoff.tasks.timing.benchmark import (
     LEAST_ROUNDS,
-    elements,
+    count_elements,
     median_interval,
-    seconds_of,
     sized_cases,
+    time_call,
 )
 from handoff.tasks.timing.messages import RaceJob, RaceLap, RaceResult, SideBySideJob
 from handoff.tasks.verify.loading import SHARED_LIBRARY, Tensors, open_shared_library
@@ -43,7 +43,7 @@ def run(job: RaceJob) -> RaceResult:
     by_size: dict[int, list[list[float]]] = {}
     cases = []
     for case in raced_cases(job.reference):
-        size = elements(case)
+        size = count_elements(case)
         if size not in by_size:
             by_size[size] = race_in_turns(libraries, case.inputs)
         cases.append(by_size[size])
@@ -82,13 +82,13 @@ def race_in_turns(
         for library in libraries:
             for _ in range(_WARM_UP_CALLS):
                 library(inputs)
-        is_short = max(seconds_of(library, inputs) for library in libraries) < _SHORT_S
+        is_short = max(time_call(library, inputs) for library in libraries) < _SHORT_S
         began = time.perf_counter()
         while not _is_enough(len(seconds[0]), time.perf_counter() - began):
             for index in order:
                 if is_short:
                     libraries[index](inputs)
-                seconds[index].append(seconds_of(libraries[index], inputs))
+                seconds[index].append(time_call(libraries[index], inputs))
             order.append(order.pop(0))
     return seconds
 

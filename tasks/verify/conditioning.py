@@ -321,9 +321,9 @@ def _run(
     inputs: Sequence[torch.Tensor],
     mode: contextlib.AbstractContextManager[object],
 ) -> Tensors:
-    copies = [tensor.clone() for tensor in inputs]
+    cloned = [tensor.clone() for tensor in inputs]
     with torch.no_grad(), _decompose_layers(), mode:
-        return flat_tensors(model(*copies))
+        return flat_tensors(model(*cloned))
 
 
 @contextlib.contextmanager

@@ -166,7 +166,7 @@ def _room_for_eager_error(
     usable = elements.finite & torch.isfinite(elements.exact)
     eager_error = torch.where(usable, elements.want - elements.exact, 0.0)
     # One at a step says nothing of its neighbours.
-    usual_noise = noise.largest(torch.where(eager_error.abs() <= most, eager_error, 0.0))
+    usual_noise = noise.noise_sizes(torch.where(eager_error.abs() <= most, eager_error, 0.0))
     ratio = _noise_ratio(
         torch.where(usable, elements.got - elements.exact, 0.0), eager_error, noise_limit
     )

@@ -64,7 +64,7 @@ class Findings:
     reasons: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     spreads: dict[int, SpreadCount] = field(default_factory=dict)
-    wrong: int = 0
+    wrong_cases: int = 0
     conditionings: dict[tuple[str, bool], Conditioning] = field(default_factory=dict)
     # How many times eager's own error rounding moves an output by, once a case of usual values has
     # asked: the others needn't.
@@ -100,7 +100,7 @@ class Findings:
                 reasons = [f"{reason}. {_declaration_hint(case)}" for reason in reasons]
             self.deviations.append(replace(deviation, special=is_special))
             self.reasons += reasons
-        self.wrong += len(self.reasons) > before
+        self.wrong_cases += len(self.reasons) > before
 
     def judge_difference(
         self, case: ReferenceCase, manner: str, outputs: Tensors, refusal: str
@@ -192,7 +192,7 @@ class Findings:
         """Return what measures how far rounding moves an output; None where there is no model."""
         if self.model is None:
             return None
-        model, most = self.model, FEWEST_RUNS if self.wrong >= _WRONG_ENOUGH else math.inf
+        model, most = self.model, FEWEST_RUNS if self.wrong_cases >= _WRONG_ENOUGH else math.inf
         rounded = self._rounded_program_at(index)
         key = case.name, rounded is not None
 

@@ -89,7 +89,7 @@ def run(job: ReferenceJob) -> ReferenceResult:
             if planned.values == "drawn":
                 if isinstance(error, HandoffError) or is_out_of_memory(error):
                     raise
-                raise _refuse_failure(planned.name, error) from error
+                raise _failure_within_contract(planned.name, error) from error
             # What the model itself doesn't take can't be compared.
             why = first_line(error, 200)
             skipped.append(f"{planned.name}: the model itself fails: {why}")
@@ -127,7 +127,7 @@ def run(job: ReferenceJob) -> ReferenceResult:
     )
 
 
-def _refuse_failure(case: str, error: Exception) -> DeliveryUnsound:
+def _failure_within_contract(case: str, error: Exception) -> DeliveryUnsound:
     """Return the refusal of a model that fails where its contract says that it runs."""
     return DeliveryUnsound(
         f"the model itself fails at {case}, which its contract declares",

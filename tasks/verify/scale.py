@@ -65,7 +65,7 @@ class Scale:
             usual = torch.where(unlike, torch.minimum(usual, feature_size), usual)
         return torch.maximum(want.abs(), usual)
 
-    def largest(self, errors: torch.Tensor) -> torch.Tensor:
+    def noise_sizes(self, errors: torch.Tensor) -> torch.Tensor:
         """Return `sizes` of errors, where features that are noisier than the whole count as such.
 
         Errors and result are float64 of one shape, which may be any. One channel of an image may be

@@ -46,7 +46,7 @@ from handoff.tasks.verify.messages import VerifyJob, VerifyResult
 from handoff.tasks.verify.metric.evaluating import evaluate
 from handoff.tasks.verify.reference import ReferenceCase, load_cases
 from handoff.tasks.verify.rounded import RoundedProgram
-from handoff.tasks.verify.torch_versions.client import package_of_other_torch
+from handoff.tasks.verify.torch_versions.client import open_in_other_torch
 
 # So many of the smallest cases are called in other manners, and by the second loader.
 _FEW_CASES = 2
@@ -88,7 +88,7 @@ def run(job: VerifyJob) -> VerifyResult:
     findings.note_vacuous_tolerances(drawn_cases(cases))
     findings.note_unjudged_elements()
     findings.note_atomic_sums()
-    blind = _blind_outputs(cases)
+    blind = _find_blind_outputs(cases)
     findings.notes += [f"output {index} is {what} at every input" for index, what in blind]
     no_time = tuple(
         f"{name}: no time for it under emulation (the recipe's verify.emulated_seconds)"
@@ -109,7 +109,7 @@ def _open(job: VerifyJob, file: str) -> Iterator[Package]:
     in a process of that one's.
     """
     if job.torch is not None:
-        with package_of_other_torch(job.torch, job.folder / file) as package:
+        with open_in_other_torch(job.torch, job.folder / file) as package:
             yield package
         return
     if job.calls is not None:
@@ -281,7 +281,7 @@ def _layout_variants(
             yield case, name, inputs
 
 
-def _blind_outputs(cases: Sequence[ReferenceCase]) -> list[tuple[int, str]]:
+def _find_blind_outputs(cases: Sequence[ReferenceCase]) -> list[tuple[int, str]]:
     """Return the outputs that a wrong package may give, too: one number in every case, or nothing.
 
     Each comes with what it is: the number, or `empty` where it has no element in any case.

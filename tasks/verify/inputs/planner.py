@@ -87,7 +87,7 @@ class Planner:
         cheap: list[CaseSpec] = []
         for spec in plan_cases(self._signature, self._plan.seeds):
             inputs = self._delivery.draw(spec)
-            needed = self._bytes(spec.sizes, inputs)
+            needed = self._estimate_bytes(spec.sizes, inputs)
             if needed > self._plan.max_bytes:
                 if spec.seed == 0:
                     self._skipped.append(
@@ -116,10 +116,10 @@ class Planner:
             repeated = axes if spec.values == "repeated" else ()
             drawn = self._delivery.draw(spec)
             yield PlannedCase(
-                spec.name, drawn, spec.values, repeated, self._undeclared(spec.values)
+                spec.name, drawn, spec.values, repeated, self._undeclared_inputs(spec.values)
             )
         for planned, sizes in self._boundary_cases(boundary_spec):
-            bytes_left -= self._bytes(sizes, planned.inputs)
+            bytes_left -= self._estimate_bytes(sizes, planned.inputs)
             if bytes_left < 0:
                 left_out.append(planned.name.removeprefix(text).strip())
             else:
@@ -146,7 +146,7 @@ class Planner:
         for spec in special_cases(self._signature, boundary_spec.sizes, PARTS):
             planned = PlannedCase(
                 spec.name, self._delivery.draw(spec), spec.values,
-                undeclared=self._undeclared(spec.values),
+                undeclared=self._undeclared_inputs(spec.values),
             )  # fmt: skip
             yield planned, spec.sizes
         for case in cases:
@@ -154,7 +154,7 @@ class Planner:
         for spec in eight_bit_cases(self._signature) if tracer.eight_bit_reductions else ():
             yield PlannedCase(spec.name, self._delivery.draw(spec), spec.values), spec.sizes
 
-    def _undeclared(self, values: Values) -> tuple[str, ...]:
+    def _undeclared_inputs(self, values: Values) -> tuple[str, ...]:
         if values not in UNDECLARED:
             return ()
         return tuple(
@@ -172,9 +172,9 @@ class Planner:
     def is_large(self, inputs: Tensors) -> bool:
         """Return whether two like it in float64, and eager beside them, may be too much at once."""
         sizes = self._signature.measure_inputs(inputs)
-        return self._bytes(sizes, inputs) > self._plan.max_bytes / _AT_ONCE
+        return self._estimate_bytes(sizes, inputs) > self._plan.max_bytes / _AT_ONCE
 
-    def _bytes(self, sizes: Mapping[str, int], inputs: Tensors) -> float:
+    def _estimate_bytes(self, sizes: Mapping[str, int], inputs: Tensors) -> float:
         """Return what the intermediate results of these sizes take."""
         units = math.prod(sizes.values())
         if not self._bytes_per_unit and units:

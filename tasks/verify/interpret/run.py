@@ -59,41 +59,41 @@ def _attention(
     )
 
 
-def _unused() -> torch.Tensor:
+def _unused_output() -> torch.Tensor:
     # Log-sums, seeds and offsets are for the backward pass, which no package has.
     return torch.full((), float("nan"))
 
 
-def _efficient(
+def _efficient_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor | None,
     _logsumexp: bool, _dropout: float = 0.0, causal: bool = False, *, scale: float | None = None,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     attended = _attention(query, key, value, bias, causal=causal, scale=scale)
-    return attended, _unused(), _unused(), _unused()
+    return attended, _unused_output(), _unused_output(), _unused_output()
 
 
-def _flash(
+def _flash_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _dropout: float = 0.0,
     causal: bool = False, _mask: bool = False, *, scale: float | None = None,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     attended = _attention(query, key, value, None, causal=causal, scale=scale)
-    return (attended, *(_unused() for _ in range(8)))
+    return (attended, *(_unused_output() for _ in range(8)))
 
 
-def _cudnn(
+def _cudnn_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor | None,
     _logsumexp: bool, _dropout: float = 0.0, causal: bool = False, _mask: bool = False,
     *, scale: float | None = None,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     attended = _attention(query, key, value, bias, causal=causal, scale=scale)
-    return (attended, *(_unused() for _ in range(8)))
+    return (attended, *(_unused_output() for _ in range(8)))
 
 
 # Operators that are for GPUs alone.
 _CPU_SUBSTITUTES: dict[Any, Callable[..., Any]] = {
-    _ATEN._scaled_dot_product_efficient_attention.default: _efficient,
-    _ATEN._scaled_dot_product_flash_attention.default: _flash,
-    _ATEN._scaled_dot_product_cudnn_attention.default: _cudnn,
+    _ATEN._scaled_dot_product_efficient_attention.default: _efficient_attention,
+    _ATEN._scaled_dot_product_flash_attention.default: _flash_attention,
+    _ATEN._scaled_dot_product_cudnn_attention.default: _cudnn_attention,
 }
 
 

@@ -192,7 +192,7 @@ def _compare(
     for case in sorted(cases, key=_sort_key):
         left = deadline - time.monotonic()
         too_long = progress.rate * _size(case) > left
-        if progress.cases and (too_long or progress.findings.wrong >= _WRONG_ENOUGH):
+        if progress.cases and (too_long or progress.findings.wrong_cases >= _WRONG_ENOUGH):
             continue
         _run_case(progress, interpreted, case)
     findings = progress.findings
@@ -242,7 +242,7 @@ def _run_once(progress: _Progress, interpreted: InterpretedProgram, case: Refere
         outputs = interpreted(case.inputs)
     except KernelFailedError as error:
         text = f"{name}: {error}"
-        progress.findings.wrong += case.is_served
+        progress.findings.wrong_cases += case.is_served
         (progress.findings.reasons if case.is_served else progress.findings.notes).append(text)
     else:
         progress.findings.compare(name, case, outputs)

@@ -44,7 +44,7 @@ def run_eager(delivery: LoadedDelivery, file: Path) -> Path | None:
             metric, ((o, o if batch.labels is None else batch.labels) for o, batch in labelled)
         )
     except NotComputable as error:
-        raise _not_computable(metric.name, error) from error
+        raise _metric_failure(metric.name, error) from error
     torch.save(outputs, file)
     return file
 
@@ -77,12 +77,12 @@ def evaluate(
         # Which output it is of is known when the first pair is.
         measured = measure_metric(contract.metric, "", recipe.metric, data, pairs())
     except NotComputable as error:
-        raise _not_computable(contract.metric.name, error) from error
+        raise _metric_failure(contract.metric.name, error) from error
     place, name = covered[0]
     return replace(measured, place=place, output=name)
 
 
-def _not_computable(name: str, error: NotComputable) -> DeliveryUnreadable:
+def _metric_failure(name: str, error: NotComputable) -> DeliveryUnreadable:
     expected, got = expected_and_got(str(error))
     return DeliveryUnreadable(
         f"{name} can't be computed of the evaluation",

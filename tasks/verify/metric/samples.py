@@ -164,7 +164,7 @@ def _absolute_error(output: Tensor, labels: Tensor, _: int) -> Tensor:
 
 
 def _errors(output: Tensor, labels: Tensor) -> Tensor:
-    got, want = _flat(output), _flat(labels)
+    got, want = _flatten_rows(output), _flatten_rows(labels)
     if got.shape != want.shape:
         raise NotComputable(
             f"expected labels of the output's shape, {list(output.shape)}, got {list(labels.shape)}"
@@ -193,20 +193,20 @@ def _ndcg(output: Tensor, labels: Tensor, count: int) -> Tensor:
 
 
 def _cosine(output: Tensor, eager: Tensor, _: int) -> Tensor:
-    return functional.cosine_similarity(_flat(output), _flat(eager), dim=1)
+    return functional.cosine_similarity(_flatten_rows(output), _flatten_rows(eager), dim=1)
 
 
 def _agreement(output: Tensor, eager: Tensor, _: int) -> Tensor:
     if not output.is_floating_point():
-        return (_flat(output) == _flat(eager)).double().mean(1)
+        return (_flatten_rows(output) == _flatten_rows(eager)).double().mean(1)
     if output.numel() == output.shape[0]:
-        return ((_flat(output) > 0) == (_flat(eager) > 0))[:, 0].double()
+        return ((_flatten_rows(output) > 0) == (_flatten_rows(eager) > 0))[:, 0].double()
     # No number is no answer.
     same = (output.argmax(1) == eager.argmax(1)) & ~output.isnan().any(1)
-    return _flat(same).mean(1)
+    return _flatten_rows(same).mean(1)
 
 
-def _flat(tensor: Tensor) -> Tensor:
+def _flatten_rows(tensor: Tensor) -> Tensor:
     return tensor.double().reshape(tensor.shape[0], -1)
 
 

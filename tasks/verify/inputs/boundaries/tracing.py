@@ -157,8 +157,8 @@ class InputTracer(TorchDispatchMode):
 
 def trace(model: Callable[..., Any], inputs: Tensors) -> InputTracer:
     """Run the model on copies of `inputs`, of any shapes and dtypes; return what was noted."""
-    copies = [tensor.clone() for tensor in inputs]
-    tracer = InputTracer(copies)
+    cloned = [tensor.clone() for tensor in inputs]
+    tracer = InputTracer(cloned)
     with torch.no_grad(), tracer:
-        model(*copies)
+        model(*cloned)
     return tracer

@@ -18,7 +18,7 @@ from handoff.tasks.release.jobs import names_in_order
 from handoff.tasks.verify import step as verify
 from handoff.tasks.verify.messages import VerifyJob
 from handoff.tasks.verify.torch_versions import environments
-from handoff.tasks.verify.torch_versions.client import package_of_other_torch
+from handoff.tasks.verify.torch_versions.client import open_in_other_torch
 from handoff.tasks.verify.torch_versions.messages import MakeTorchJob, OtherTorchHere
 from tests.tasks.built_release import BuiltRelease
 
@@ -93,12 +93,12 @@ def test_what_does_not_load_is_told_in_that_torchs_words(
     broken = tmp_path / "model.so"
     inputs = (torch.zeros(1, 20, dtype=torch.int64), torch.zeros(1, 64))
     broken.write_text("no library")
-    with package_of_other_torch(HERE, broken) as package, pytest.raises(BlessingRefused) as refused:
+    with open_in_other_torch(HERE, broken) as package, pytest.raises(BlessingRefused) as refused:
         package(inputs)
     assert "model.so" in refused.value.got
     # Cut off, it ends that process, and not this one.
     broken.write_bytes((built_release.package / "model.so").read_bytes()[:1000])
-    with package_of_other_torch(HERE, broken) as package, pytest.raises(BlessingRefused) as refused:
+    with open_in_other_torch(HERE, broken) as package, pytest.raises(BlessingRefused) as refused:
         package(inputs)
     assert "ended" in refused.value.got
 
