@@ -14,7 +14,7 @@ import torch
 
 from handoff.artifacts.release.evidence import BUSY, EXAMPLE, Timing
 from handoff.tasks.intake.loading import read_delivery
-from handoff.tasks.timing.conditions import OthersAtWork
+from handoff.tasks.timing.conditions import BackgroundLoad
 from handoff.tasks.timing.messages import BenchmarkJob, BenchmarkResult
 from handoff.tasks.verify.float64 import flat_tensors
 from handoff.tasks.verify.loading import (
@@ -33,7 +33,7 @@ LEAST_ROUNDS = 6
 # After so many rounds an interval that is narrow already ends them. One that may be looked at
 # five times, and ends what it is of, held the median in 94 to 98 % of 3000 simulated runs each of
 # twelve kinds (normal, skewed and long-tailed ratios, whose spread is 0.5 to 4 %).
-_LOOKS = (6, 9, 15, 24, 40)
+_CHECKPOINTS = (6, 9, 15, 24, 40)
 _NARROW = 1.04
 # Not before so many seconds: what a machine does changes more slowly than short calls follow.
 _LEAST_S = 0.3
@@ -45,7 +45,7 @@ _BUDGET_BETWEEN_S = 1.0
 _PAUSE_S = 2.0
 _BETWEEN = 2
 # Sizes of less than this ratio say the same of a curve.
-_ALIKE = 1.25
+_SIMILAR = 1.25
 
 
 def run(job: BenchmarkJob) -> BenchmarkResult:
@@ -57,15 +57,17 @@ def run(job: BenchmarkJob) -> BenchmarkResult:
     module = read_delivery(job.staging).module.to(device)
     library = open_shared_library(job.folder / SHARED_LIBRARY, device)
     apart, timings = 0.0, []
-    cases = with_example(load_cases(job.reference), between=_BETWEEN)
-    for place, case in enumerate(cases):
+    cases = cases_with_example(load_cases(job.reference), between=_BETWEEN)
+    for index, case in enumerate(cases):
         inputs = tuple(tensor.to(device) for tensor in case.inputs)
         with torch.no_grad():
             package, eager = library(copies(inputs)), flat_tensors(module(*copies(inputs)))
         apart = max([apart, *map(_distance, package, eager)])
-        is_between = 0 < place < len(cases) - 1 and not case.name.endswith(EXAMPLE)
+        is_between = 0 < index < len(cases) - 1 and not case.name.endswith(EXAMPLE)
         time_it = partial(time_in_turns, case.name, inputs, lambda given: module(*given), library)
-        timings.append(time_it(budget_s=_BUDGET_BETWEEN_S) if is_between else until_known(time_it))
+        timings.append(
+            time_it(budget_s=_BUDGET_BETWEEN_S) if is_between else retry_if_blurred(time_it)
+        )
     return BenchmarkResult(tuple(timings), apart)
 
 
@@ -86,7 +88,7 @@ def sized_cases(cases: Sequence[ReferenceCase], *, between: int = 0) -> list[Ref
     """Return what `timed_cases` does, of cases that were read."""
     drawn = [case for case in cases if case.values == "drawn"]
     # Of cases of one size the plan's first stands for all.
-    by_size = {elements(case): case for case in reversed(drawn)}
+    by_size = {count_elements(case): case for case in reversed(drawn)}
     sizes = sorted(by_size)
     low, high = (math.log(max(size, 1)) for size in (sizes[0], sizes[-1]))
     steps = (low + (high - low) * step / (between + 1) for step in range(1, between + 1))
@@ -94,32 +96,32 @@ def sized_cases(cases: Sequence[ReferenceCase], *, between: int = 0) -> list[Ref
     return [by_size[size] for size in sorted({sizes[0], sizes[-1], *inner})]
 
 
-def with_example(cases: Sequence[ReferenceCase], *, between: int = 0) -> list[ReferenceCase]:
+def cases_with_example(cases: Sequence[ReferenceCase], *, between: int = 0) -> list[ReferenceCase]:
     """Return what `sized_cases` does and the delivery's first example, in its place by its size.
 
     It stands for a drawn case of as many elements, and for those between the ends that have nearly
     as many. Where it was left out, because it would have taken too much memory, there is none.
     """
-    chosen = sized_cases(cases, between=between)
-    example = next((one for one in cases if one.name.endswith(EXAMPLE)), None)
+    sized = sized_cases(cases, between=between)
+    example = next((case for case in cases if case.name.endswith(EXAMPLE)), None)
     if example is None:
-        return chosen
-    size = elements(example)
-    ends = (elements(chosen[0]), elements(chosen[-1]))
+        return sized
+    size = count_elements(example)
+    ends = (count_elements(sized[0]), count_elements(sized[-1]))
     others = [
-        one for one in chosen
-        if elements(one) != size
-        and (elements(one) in ends or not size / _ALIKE <= elements(one) <= size * _ALIKE)
+        case for case in sized
+        if (count := count_elements(case)) != size
+        and (count in ends or not size / _SIMILAR <= count <= size * _SIMILAR)
     ]  # fmt: skip
-    return sorted((*others, example), key=elements)
+    return sorted((*others, example), key=count_elements)
 
 
-def elements(case: ReferenceCase) -> int:
+def count_elements(case: ReferenceCase) -> int:
     """Return how many elements a case's inputs have, together."""
     return sum(tensor.numel() for tensor in case.inputs)
 
 
-def until_known(time_it: Callable[[], Timing], pause_s: float = _PAUSE_S) -> Timing:
+def retry_if_blurred(time_it: Callable[[], Timing], pause_s: float = _PAUSE_S) -> Timing:
     """Return what is timed, once more after a pause where other work blurred it.
 
     The narrower interval counts, and not the better figure.
@@ -129,7 +131,9 @@ def until_known(time_it: Callable[[], Timing], pause_s: float = _PAUSE_S) -> Tim
     if is_narrow or first.others is None or first.others < BUSY:
         return first
     time.sleep(pause_s)
-    return min(first, time_it(), key=lambda one: one.speedup_high / max(one.speedup_low, 1e-9))
+    return min(
+        first, time_it(), key=lambda timing: timing.speedup_high / max(timing.speedup_low, 1e-9)
+    )
 
 
 def time_in_turns(
@@ -143,7 +147,7 @@ def time_in_turns(
     """Return how long both take on the case `name`, called one after the other in many rounds.
 
     Times are in seconds; inputs may be of any shapes and dtypes that both take. There are at least
-    six, and more while these neither take long nor tell enough.
+    six, and more while these neither take long nor show enough.
     """
     inputs = tuple(tensor.clone() for tensor in inputs)
     with torch.no_grad():
@@ -151,11 +155,11 @@ def time_in_turns(
         eager(inputs)
         package(inputs)
         rounds: list[tuple[float, float]] = []
-        began, others = time.perf_counter(), OthersAtWork()
+        began, others = time.perf_counter(), BackgroundLoad()
         while not is_enough(
             rounds, time.perf_counter() - began, others.processors, budget_s=budget_s
         ):
-            rounds.append((seconds_of(eager, inputs), seconds_of(package, inputs)))
+            rounds.append((time_call(eager, inputs), time_call(package, inputs)))
         busy = others.processors()
     ratios = sorted(slow / fast for slow, fast in rounds)
     low, high = median_interval(len(ratios))
@@ -184,7 +188,7 @@ def is_enough(
     *,
     budget_s: float = _BUDGET_S,
 ) -> bool:
-    """Tell whether the rounds, in seconds of eager and of the package, tell enough or took long.
+    """Return whether the rounds, in seconds of eager and of the package, show enough or took long.
 
     `others` returns how many processors other work takes: where that may have moved every round
     alike, a narrow interval says little.
@@ -192,14 +196,14 @@ def is_enough(
     count = len(rounds)
     if count >= _MAX_ROUNDS or (count >= LEAST_ROUNDS and passed_s >= budget_s):
         return True
-    if count not in _LOOKS or passed_s < _LEAST_S:
+    if count not in _CHECKPOINTS or passed_s < _LEAST_S:
         return False
     ratios = sorted(slow / fast for slow, fast in rounds)
     low, high = median_interval(count)
     return ratios[high] <= _NARROW * ratios[low] and (others() or 0.0) < BUSY
 
 
-def seconds_of(call: Callable[[Tensors], object], inputs: Tensors) -> float:
+def time_call(call: Callable[[Tensors], object], inputs: Tensors) -> float:
     """Return how long one call takes; on a GPU by CUDA's events, its last kernel included.
 
     That is in seconds, for inputs of any shapes and dtypes.

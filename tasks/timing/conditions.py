@@ -30,7 +30,7 @@ def digest_conditions() -> Digest:
     quota = ""
     with contextlib.suppress(OSError):
         quota = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="utf-8")
-    plain = {
+    conditions = {
         "processor": describe_host_cpu(),
         "cores": sorted(os.sched_getaffinity(0)),
         "quota": quota,
@@ -39,7 +39,7 @@ def digest_conditions() -> Digest:
         "torch": torch.__version__,
         "environment": {k: v for k, v in os.environ.items() if k.startswith(_PREFIXES)},
     }
-    return digest_bytes(json.dumps(plain, sort_keys=True).encode())
+    return digest_bytes(json.dumps(conditions, sort_keys=True).encode())
 
 
 @contextmanager
@@ -62,33 +62,33 @@ _STAT = Path("/proc/stat")
 _WORK = (0, 1, 2, 5, 6, 7)
 
 
-class OthersAtWork:
+class BackgroundLoad:
     """Counts from when it is made; both clocks are the kernel's, in hundredths of a second."""
 
     def __init__(self) -> None:
-        self._began, self._all, self._own = time.perf_counter(), _all_s(), _own_s()
+        self._began, self._total, self._own = time.perf_counter(), _total_busy_s(), _own_busy_s()
 
     def processors(self) -> float | None:
         """Return how many processors others have taken on average since; None where none knows.
 
         What was so short that the kernel's clock ticked a few times is None, too.
         """
-        passed = time.perf_counter() - self._began
-        now = _all_s()
-        if self._all is None or now is None or passed < 0.1:
+        elapsed = time.perf_counter() - self._began
+        total = _total_busy_s()
+        if self._total is None or total is None or elapsed < 0.1:
             return None
-        return round(max(0.0, (now - self._all) - (_own_s() - self._own)) / passed, 2)
+        return round(max(0.0, (total - self._total) - (_own_busy_s() - self._own)) / elapsed, 2)
 
 
-def _all_s() -> float | None:
-    """Return the seconds that all processors have worked; None where the system doesn't tell."""
+def _total_busy_s() -> float | None:
+    """Return the seconds that all processors have worked; None where the system doesn't say."""
     try:
-        first = _STAT.read_text(encoding="ascii").partition("\n")[0].split()[1:]
-        return sum(int(first[place]) for place in _WORK) / os.sysconf("SC_CLK_TCK")
+        columns = _STAT.read_text(encoding="ascii").partition("\n")[0].split()[1:]
+        return sum(int(columns[column]) for column in _WORK) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None
 
 
-def _own_s() -> float:
+def _own_busy_s() -> float:
     spent = os.times()
     return spent.user + spent.system

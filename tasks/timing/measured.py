@@ -30,9 +30,9 @@ from handoff.tasks.probe.messages import ProbeJob
 from handoff.tasks.verify.messages import ReferenceResult
 
 # Some tens of kilobytes each; those that were used last are kept.
-_KEPT = 1000
+_MOST_ENTRIES = 1000
 # What a machine does changes in ways that nothing here can see: firmware, neighbours.
-_KEPT_FOR = timedelta(days=30)
+_MAX_AGE = timedelta(days=30)
 # fx's `to_folder` writes `torch.load(r'FOLDER/NAME.pt')`.
 _LOADED_FROM = re.compile(r"(?<=r')[^'\n]*?([^'/\n]+)(?=')")
 
@@ -53,7 +53,7 @@ def measuring_key(
 
     That is the package's code and the sizes that it is called with, eager's graph, recipe, limits,
     the runner and all of our own code, and the conditions under which it runs. Where the graph
-    calls operators that are not torch's own, or for a GPU, nothing tells whether code is the same.
+    calls operators that are not torch's own, or for a GPU, nothing shows whether code is the same.
     """
     if not compiled.code or not reference.conditions:
         return None
@@ -63,7 +63,7 @@ def measuring_key(
         eager, runner = _LOADED_FROM.sub(r"\1", text), digest_folder(probing.source)
     except OSError:
         return None
-    plain = {
+    inputs = {
         "code": compiled.code,
         "fit": to_plain(compiled.fit),
         "signature": to_plain(probing.signature),
@@ -75,7 +75,7 @@ def measuring_key(
         "own code": own_code(),
         "conditions": reference.conditions,
     }
-    return digest_bytes(json.dumps(plain, sort_keys=True).encode())
+    return digest_bytes(json.dumps(inputs, sort_keys=True).encode())
 
 
 def recall(folder: Path, key: Digest | None) -> Measured | None:
@@ -85,16 +85,16 @@ def recall(folder: Path, key: Digest | None) -> Measured | None:
     """
     if key is None:
         return None
-    file = _file_of(folder, key)
+    file = _entry_path(folder, key)
     try:
-        found = from_plain(Measured, parse_json(file.read_bytes()))
-        age = datetime.now(UTC) - datetime.fromisoformat(found.package.measured)
+        entry = from_plain(Measured, parse_json(file.read_bytes()))
+        age = datetime.now(UTC) - datetime.fromisoformat(entry.package.measured)
         file.touch()
     except (OSError, ValueError, TypeError, RecursionError, RecordInvalid):
         return None
-    is_whole = found.timings and not judge_calls(found.mechanics)
-    is_whole = is_whole and not judge_measures(found.mechanics)
-    return found if is_whole and timedelta(0) <= age < _KEPT_FOR else None
+    is_complete = entry.timings and not judge_calls(entry.mechanics)
+    is_complete = is_complete and not judge_measures(entry.mechanics)
+    return entry if is_complete and timedelta(0) <= age < _MAX_AGE else None
 
 
 def keep(folder: Path, key: Digest | None, measured: Measured) -> None:
@@ -103,8 +103,8 @@ def keep(folder: Path, key: Digest | None, measured: Measured) -> None:
         return
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_whole(_file_of(folder, key), json.dumps(to_plain(measured)))
-        keep_newest(folder, _KEPT)
+        write_whole(_entry_path(folder, key), json.dumps(to_plain(measured)))
+        keep_newest(folder, _MOST_ENTRIES)
 
 
 def now(compiled: CompileResult, mechanics: Mechanics, timings: tuple[Timing, ...]) -> Measured:
@@ -113,5 +113,5 @@ def now(compiled: CompileResult, mechanics: Mechanics, timings: tuple[Timing, ..
     return Measured(TakenOver(compiled.library.digest, measured), mechanics, timings)
 
 
-def _file_of(folder: Path, key: Digest) -> Path:
+def _entry_path(folder: Path, key: Digest) -> Path:
     return folder / f"{key.hex}.json"

@@ -1,4 +1,4 @@
-"""What is asked to be timed or compared beside each other, and what came out."""
+"""The jobs of timing and comparing packages beside each other, and their results."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ from handoff.artifacts.release.evidence import EXAMPLE
 from handoff.artifacts.serve.loader import LoadedModel, load
 from handoff.tasks.timing.benchmark import (
     LEAST_ROUNDS,
-    elements,
+    count_elements,
     median_interval,
-    seconds_of,
     sized_cases,
+    time_call,
 )
 from handoff.tasks.timing.messages import RaceJob, RaceLap, RaceResult, SideBySideJob
 from handoff.tasks.verify.loading import SHARED_LIBRARY, Tensors, open_shared_library
@@ -43,13 +43,13 @@ def run(job: RaceJob) -> RaceResult:
     by_size: dict[int, list[list[float]]] = {}
     cases = []
     for case in raced_cases(job.reference):
-        size = elements(case)
+        size = count_elements(case)
         if size not in by_size:
             by_size[size] = race_in_turns(libraries, case.inputs)
         cases.append(by_size[size])
     return RaceResult(
-        tuple(summarize([rounds[place] for rounds in cases], [rounds[0] for rounds in cases])
-              for place in range(len(libraries)))
+        tuple(summarize([rounds[index] for rounds in cases], [rounds[0] for rounds in cases])
+              for index in range(len(libraries)))
     )  # fmt: skip
 
 
@@ -82,13 +82,13 @@ def race_in_turns(
         for library in libraries:
             for _ in range(_WARM_UP_CALLS):
                 library(inputs)
-        is_short = max(seconds_of(library, inputs) for library in libraries) < _SHORT_S
+        is_short = max(time_call(library, inputs) for library in libraries) < _SHORT_S
         began = time.perf_counter()
         while not _is_enough(len(seconds[0]), time.perf_counter() - began):
-            for place in order:
+            for index in order:
                 if is_short:
-                    libraries[place](inputs)
-                seconds[place].append(seconds_of(libraries[place], inputs))
+                    libraries[index](inputs)
+                seconds[index].append(time_call(libraries[index], inputs))
             order.append(order.pop(0))
     return seconds
 
@@ -98,13 +98,13 @@ def _is_enough(rounds: int, passed_s: float) -> bool:
     return rounds >= _MAX_ROUNDS or (rounds >= least and passed_s >= _BUDGET_S)
 
 
-def summarize(own: list[list[float]], plain: list[list[float]]) -> RaceLap:
+def summarize(seconds: list[list[float]], baseline_seconds: list[list[float]]) -> RaceLap:
     """Return one library's lap, by its seconds on each input and those of the plain one."""
     times, ratios, lows, highs = [], [], [], []
-    for mine, its in zip(own, plain, strict=True):
-        quotients = sorted(a / b for a, b in zip(its, mine, strict=True))
+    for own, baseline in zip(seconds, baseline_seconds, strict=True):
+        quotients = sorted(a / b for a, b in zip(baseline, own, strict=True))
         low, high = median_interval(len(quotients))
-        times.append(statistics.median(mine))
+        times.append(statistics.median(own))
         ratios.append(statistics.median(quotients))
         lows.append(quotients[low])
         highs.append(quotients[high])
@@ -119,7 +119,7 @@ def side_by_side(job: SideBySideJob) -> SideBySide:
     models = [load(folder, keys=job.keys, target=job.target) for folder in job.folders]
     examples = load_file(job.folders[-1] / EXAMPLES_FILE)
     inputs = tuple(examples[f"0/inputs/{spec.name}"] for spec in models[-1].signature.inputs)
-    before, after = race_in_turns([_called(model) for model in models], inputs)
+    before, after = race_in_turns([_tensor_call(model) for model in models], inputs)
     lap = summarize([after], [before])
     return SideBySide(
         target=job.target,
@@ -131,5 +131,5 @@ def side_by_side(job: SideBySideJob) -> SideBySide:
     )
 
 
-def _called(model: LoadedModel) -> Callable[[Tensors], object]:
+def _tensor_call(model: LoadedModel) -> Callable[[Tensors], object]:
     return lambda inputs: model.tensors(*inputs)

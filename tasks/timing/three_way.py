@@ -31,15 +31,15 @@ from handoff.tasks.registry.promotion import judge
 from handoff.tasks.timing.benchmark import timed_cases
 from handoff.tasks.timing.messages import ThreeWayJob
 from handoff.tasks.timing.race import race_in_turns, summarize
-from handoff.tasks.verify.compare import Typical, compare, typical_error
+from handoff.tasks.verify.compare import TypicalError, compare, typical_error
 from handoff.tasks.verify.conditioning import Conditioning
 from handoff.tasks.verify.float64 import flat_tensors
 from handoff.tasks.verify.loading import (
     SHARED_LIBRARY,
     Tensors,
+    call_from_host,
     copies,
     device_of,
-    from_the_host,
     open_shared_library,
 )
 from handoff.tasks.verify.reference import ReferenceCase, load_cases
@@ -66,32 +66,39 @@ class _Package:
         if self.call is None:
             return None
         try:
-            given = from_the_host(self.call, device)(copies(case.inputs))
+            outputs = call_from_host(self.call, device)(copies(case.inputs))
         except RuntimeError as error:
             self._give_up(f"it fails at {case.name}: {first_line(error, 200)}")
             return None
-        if len(given) != len(case.eager):
-            self._give_up(f"it gives {len(given)} outputs, the model {len(case.eager)}")
+        if len(outputs) != len(case.eager):
+            self._give_up(f"it gives {len(outputs)} outputs, the model {len(case.eager)}")
             return None
-        return given
+        return outputs
 
-    def as_agreed(self, found: Deviation) -> Deviation:
+    def apply_metric_decision(self, deviation: Deviation) -> Deviation:
         """Return the deviation, without reasons where the metric decides about its output.
 
         What has no numbers, or another form than eager's, is wrong all the same.
         """
-        is_decided = found.output == self.record.decided_by_metric
-        if not is_decided or found.mismatched_non_finite or not math.isfinite(found.max_abs):
-            return found
-        return replace(found, reasons=())
+        is_decided = deviation.output == self.record.decided_by_metric
+        if (
+            not is_decided
+            or deviation.mismatched_non_finite
+            or not math.isfinite(deviation.max_abs)
+        ):
+            return deviation
+        return replace(deviation, reasons=())
 
-    def wrong(self) -> tuple[str, ...]:
+    def failures(self) -> tuple[str, ...]:
         """Return what is wrong with what it computes here."""
         slug = self.record.slug
-        broken = [f"{slug}: {self.why}"] if self.has_failed else []
-        for found in self.deviations:
-            broken += [f"{slug}: {found.case}, output {found.output}: {r}" for r in found.reasons]
-        return tuple(broken)
+        failures = [f"{slug}: {self.why}"] if self.has_failed else []
+        for deviation in self.deviations:
+            failures += [
+                f"{slug}: {deviation.case}, output {deviation.output}: {r}"
+                for r in deviation.reasons
+            ]
+        return tuple(failures)
 
     def _give_up(self, why: str) -> None:
         """Fall back on the record from now on."""
@@ -106,17 +113,17 @@ def run(job: ThreeWayJob) -> Comparison:
     new = _open(job.after, job.new, job.new_version, device)
     outputs = _compare_outputs(job, old, new, device)
     heats = tuple(_race(job, old, new, device))
-    told = (
+    figures = (
         _figures(old, [heat.old_to_eager for heat in heats]),
         _figures(new, [heat.new_to_eager for heat in heats]),
     )
-    compared = Comparison(job.target, *told, outputs, heats, "equal", ())
+    compared = Comparison(job.target, *figures, outputs, heats, "equal", ())
     verdict, reasons = judge(job.after, job.before, job.recipe.promotion, compared.beside)
-    if wrong := new.wrong():
-        verdict, reasons = "worse", (*wrong, *(reasons if verdict == "worse" else ()))
-    elif verdict == "equal" and (fixed := old.wrong()):
+    if failures := new.failures():
+        verdict, reasons = "worse", (*failures, *(reasons if verdict == "worse" else ()))
+    elif verdict == "equal" and (fixed := old.failures()):
         verdict, reasons = "better", tuple(f"what it replaces is wrong here: {w}" for w in fixed)
-    return replace(compared, verdict=verdict, reasons=reasons or _within_the_rules(compared))
+    return replace(compared, verdict=verdict, reasons=reasons or _explain_equal(compared))
 
 
 def _open(
@@ -151,18 +158,18 @@ def _compare_outputs(
     def model() -> Callable[..., object]:
         return read_delivery(job.staging).module
 
-    def called(*given: torch.Tensor) -> object:
-        return model()(*given)
+    def eager(*inputs: torch.Tensor) -> object:
+        return model()(*inputs)
 
     for case in cases:
-        was, now = old.outputs(case, device), new.outputs(case, device)
-        conditioning = Conditioning(called, case.inputs, case.eager, case.name)
-        for one, given in ((old, was), (new, now)):
-            if given is not None:
-                found = _deviations(job, case, given, typical, conditioning)
-                one.deviations += map(one.as_agreed, found)
-        if was is not None and now is not None:
-            pairs = zip(apart, was, now, strict=True)
+        old_outputs, new_outputs = old.outputs(case, device), new.outputs(case, device)
+        conditioning = Conditioning(eager, case.inputs, case.eager, case.name)
+        for package, outputs in ((old, old_outputs), (new, new_outputs)):
+            if outputs is not None:
+                deviations = _deviations(job, case, outputs, typical, conditioning)
+                package.deviations += map(package.apply_metric_decision, deviations)
+        if old_outputs is not None and new_outputs is not None:
+            pairs = zip(apart, old_outputs, new_outputs, strict=True)
             apart = [max(so_far, _distance(left, right)) for so_far, left, right in pairs]
     ran_both = old.call is not None and new.call is not None
     return tuple(
@@ -181,11 +188,11 @@ def _compare_outputs(
 def _deviations(
     job: ThreeWayJob,
     case: ReferenceCase,
-    given: Tensors,
-    typical: Sequence[Typical],
+    outputs: Tensors,
+    typical: Sequence[TypicalError],
     conditioning: Conditioning,
 ) -> Iterator[Deviation]:
-    for index, got in enumerate(given):
+    for index, got in enumerate(outputs):
         want, exact = case.eager[index], case.float64[index]
         name = job.outputs[index] if index < len(job.outputs) else ""
         dtype = str(want.dtype).removeprefix("torch.")
@@ -223,8 +230,8 @@ def _race(job: ThreeWayJob, old: _Package, new: _Package, device: str) -> Iterat
     for case in timed_cases(job.reference):
         inputs = tuple(tensor.to(device) for tensor in case.inputs)
         rounds = race_in_turns([call for _, call in calls], inputs)
-        seconds = {name: own for (name, _), own in zip(calls, rounds, strict=True)}
-        medians = {name: statistics.median(own) for name, own in seconds.items()}
+        seconds = {name: times for (name, _), times in zip(calls, rounds, strict=True)}
+        medians = {name: statistics.median(times) for name, times in seconds.items()}
         yield Heat(
             case=case.name,
             rounds=len(seconds["eager"]),
@@ -257,18 +264,18 @@ def _figures(package: _Package, speeds: Sequence[Interval | None]) -> PackageFig
     )
 
 
-def _told(speed: Interval) -> str:
+def _format_speed(speed: Interval) -> str:
     return f"{speed} times eager's speed" if speed.is_known else f"a speed that is {speed.text}"
 
 
-def _within_the_rules(compared: Comparison) -> tuple[str, ...]:
+def _explain_equal(compared: Comparison) -> tuple[str, ...]:
     """Say by what an equal package is equal."""
     if compared.beside:
         return tuple(map(str, compared.beside))
-    told = []
-    for name, one in (("the new one", compared.new), ("the old one", compared.old)):
-        speed = "unknown speed" if one.speed is None else _told(one.speed)
-        error = "" if one.rmse_ratio is None else f", {one.rmse_ratio:.2f} times its error"
-        why = f" (by its record: {one.why})" if one.basis == "recorded" else ""
-        told.append(f"{name} has {speed}{error}{why}")
-    return (f"{compared.target}: no worse as far as is known: {'; '.join(told)}",)
+    parts = []
+    for name, figures in (("the new one", compared.new), ("the old one", compared.old)):
+        speed = "unknown speed" if figures.speed is None else _format_speed(figures.speed)
+        error = "" if figures.rmse_ratio is None else f", {figures.rmse_ratio:.2f} times its error"
+        why = f" (by its record: {figures.why})" if figures.basis == "recorded" else ""
+        parts.append(f"{name} has {speed}{error}{why}")
+    return (f"{compared.target}: no worse as far as is known: {'; '.join(parts)}",)

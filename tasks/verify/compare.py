@@ -14,10 +14,10 @@ from handoff.tasks.verify.elements import (
     MOST_AT_STEPS,
     Moves,
     are_mismatched,
-    chosen,
     compared_elements,
     judge_elements,
     root_mean_square,
+    select,
 )
 from handoff.tasks.verify.figures import measure
 from handoff.tasks.verify.inputs.special import Values
@@ -25,10 +25,10 @@ from handoff.tasks.verify.scale import NO_SCALE, Scale
 
 
 @dataclass(frozen=True)
-class Typical:
+class TypicalError:
     """Eager's RMSE to float64 over many cases, the same relative to the output's RMS, and that.
 
-    `more_exact` is how many times that error rounding moves the output by, as one case has shown:
+    `move_ratio` is how many times that error rounding moves the output by, as one case has shown:
     by luck eager may be nearer to float64 than its operations are in another order. 0 where no case
     has asked.
     """
@@ -36,10 +36,10 @@ class Typical:
     rmse: float
     relative: float
     rms: float = 0.0
-    more_exact: float = 0.0
+    move_ratio: float = 0.0
 
 
-EXACT_EVERYWHERE = Typical(0.0, 0.0)
+EXACT_EVERYWHERE = TypicalError(0.0, 0.0)
 
 
 def compare(
@@ -50,7 +50,7 @@ def compare(
     *,
     output: int,
     case: str,
-    typical: Typical = EXACT_EVERYWHERE,
+    typical: TypicalError = EXACT_EVERYWHERE,
     values: Values = "drawn",
     moved: Moves | None = None,
     noise: Scale = NO_SCALE,
@@ -63,7 +63,7 @@ def compare(
     the elements and the RMSE are judged; on others the elements alone, because their errors are
     alike and add up, or are those of a few at steps.
 
-    `moved` tells how far rounding alone moves each element, over so many runs
+    `moved` returns how far rounding alone moves each element, over so many runs
     (`Conditioning.moved`); it is asked only where an element lies outside what was agreed, and
     nothing moves without it. An element may be off by as much more as it moves, and a whole number
     or a truth may be another one where it becomes another one when it is moved. Where rounding
@@ -79,33 +79,34 @@ def compare(
     Where the package's shape or dtype isn't eager's, that is the only reason.
     """
     if package.shape != eager.shape or package.dtype != eager.dtype:
-        return _of_another_form(package, eager, output, case)
-    one = compared_elements(package, eager, float64, scale)
-    mismatched = are_mismatched(one.special, package, eager, float64, tolerance, values=values)
-    found = judge_elements(
-        one, tolerance.atol + tolerance.rtol * one.size, mismatched, moved,
-        noise=noise, noisier=_noisier(tolerance, typical),
+        return _form_mismatch(package, eager, output, case)
+    elements = compared_elements(package, eager, float64, scale)
+    mismatched = are_mismatched(elements.special, package, eager, float64, tolerance, values=values)
+    judgement = judge_elements(
+        elements, tolerance.atol + tolerance.rtol * elements.size, mismatched, moved,
+        noise=noise, noise_limit=_noise_limit(tolerance, typical),
     )  # fmt: skip
-    distance, want = chosen(one.distance, one.finite), chosen(one.want, one.finite)
+    distance = select(elements.distance, elements.finite)
+    want, size = select(elements.want, elements.finite), select(elements.size, elements.finite)
     deviation = Deviation(
-        output, case, _name(eager), eager.numel(),
-        max_abs=_largest(distance), max_rel=_largest_relative(distance, want),
-        rmse_package=root_mean_square(chosen(one.got - one.exact, found.usable)),
-        rmse_eager=root_mean_square(chosen(one.want - one.exact, found.usable)),
-        rms=root_mean_square(chosen(one.exact, found.usable)),
+        output, case, _dtype_name(eager), eager.numel(),
+        max_abs=_max_or_zero(distance), max_rel=_max_relative(distance, want),
+        rmse_package=root_mean_square(select(elements.got - elements.exact, judgement.usable)),
+        rmse_eager=root_mean_square(select(elements.want - elements.exact, judgement.usable)),
+        rms=root_mean_square(select(elements.exact, judgement.usable)),
         required_rtol=_required_rtol(
-            distance - chosen(found.room, one.finite), chosen(one.size, one.finite), tolerance.atol
+            distance - select(judgement.room, elements.finite), size, tolerance.atol
         ),
         non_finite=int((~torch.isfinite(eager)).sum()),
-        mismatched_non_finite=int(found.mismatched.sum()),
+        mismatched_non_finite=int(judgement.mismatched.sum()),
         figures=measure(package, eager, float64),
-        at_step=found.at_step, incomparable=found.incomparable,
+        at_step=judgement.at_step, incomparable=judgement.incomparable,
     )  # fmt: skip
-    like = typical if values == "drawn" else None
-    return _with_reasons(deviation, found.beyond, tolerance, like, moved)
+    judged_by = typical if values == "drawn" else None
+    return _with_reasons(deviation, judgement.beyond, tolerance, judged_by, moved)
 
 
-def _noisier(tolerance: Tolerance, typical: Typical) -> float:
+def _noise_limit(tolerance: Tolerance, typical: TypicalError) -> float:
     """Return how many times as far from float64 as eager a package may usually be."""
     if typical.rmse == 0.0:
         return 1.0
@@ -113,25 +114,33 @@ def _noisier(tolerance: Tolerance, typical: Typical) -> float:
     return max(1.0, tolerance.rmse_factor + floor / typical.rmse)
 
 
-def _of_another_form(
-    package: torch.Tensor, eager: torch.Tensor, output: int, case: str
-) -> Deviation:
+def _form_mismatch(package: torch.Tensor, eager: torch.Tensor, output: int, case: str) -> Deviation:
     """Return the deviation of an output whose shape or dtype isn't eager's."""
     reason = (
-        f"expected {_name(eager)} of shape {list(eager.shape)}, "
-        f"got {_name(package)} of shape {list(package.shape)}"
+        f"expected {_dtype_name(eager)} of shape {list(eager.shape)}, "
+        f"got {_dtype_name(package)} of shape {list(package.shape)}"
     )
     inf = float("inf")
     return Deviation(
-        output, case, _name(eager), eager.numel(), inf, inf, inf, 0.0, 0.0, inf, reasons=(reason,)
+        output,
+        case,
+        _dtype_name(eager),
+        eager.numel(),
+        inf,
+        inf,
+        inf,
+        0.0,
+        0.0,
+        inf,
+        reasons=(reason,),
     )
 
 
-def typical_error(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Typical:
+def typical_error(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> TypicalError:
     """Return eager's error over all pairs of eager's output and the same in float64.
 
     They may be of any shape; pairs of unequal shapes, and whole numbers and truths, count for
-    nothing. An output of few elements tells little of eager's precision; all of its cases together
+    nothing. An output of few elements says little of eager's precision; all of its cases together
     do.
     """
     error, total, count = 0.0, 0.0, 0
@@ -140,10 +149,10 @@ def typical_error(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Typical
             continue
         exact, got = float64.double(), eager.double()
         usable = torch.isfinite(exact) & torch.isfinite(got)
-        error += float(chosen(got - exact, usable).square().sum())
-        total += float(chosen(exact, usable).square().sum())
+        error += float(select(got - exact, usable).square().sum())
+        total += float(select(exact, usable).square().sum())
         count += int(usable.sum())
-    return Typical(
+    return TypicalError(
         rmse=math.sqrt(error / count) if count else 0.0,
         relative=math.sqrt(error / total) if total > 0.0 else 0.0,
         rms=math.sqrt(total / count) if count else 0.0,
@@ -154,7 +163,7 @@ def _with_reasons(
     measured: Deviation,
     beyond: int,
     tolerance: Tolerance,
-    typical: Typical | None,
+    typical: TypicalError | None,
     moved: Moves | None,
 ) -> Deviation:
     reasons = []
@@ -167,32 +176,36 @@ def _with_reasons(
         reasons.append(
             f"{beyond} of {measured.elements} elements lie outside atol "
             f"{tolerance.atol:g} and rtol {tolerance.rtol:g}: the largest difference is "
-            f"{measured.max_abs:.3g}, {_what_is_needed(measured.required_rtol)}"
+            f"{measured.max_abs:.3g}, {_format_required_rtol(measured.required_rtol)}"
         )
     usual = MOST_AT_STEPS * measured.elements
-    # Of few elements more than their share are at a step by luck: all cases together tell.
+    # Of few elements more than their share are at a step by luck: all cases together show.
     if typical is not None and is_decision(measured) and measured.at_step > usual + 3 * usual**0.5:
-        reasons.append(decided_otherwise(measured.at_step, measured.elements))
+        reasons.append(describe_decisions(measured.at_step, measured.elements))
     if typical is not None:
-        told = _judge_rmse(measured, tolerance, typical)
+        rmse_reasons = _judge_rmse(measured, tolerance, typical)
         # Eager may be nearer to float64 than it would be with the same operations in another order.
-        if told and typical.more_exact > 0.0:
-            usual = typical.more_exact * measured.rmse_eager
-            told = _judge_rmse(measured, tolerance, replace(typical, rmse=usual), alike=False)
-        if told and moved is not None:
+        if rmse_reasons and typical.move_ratio > 0.0:
+            usual = typical.move_ratio * measured.rmse_eager
+            rmse_reasons = _judge_rmse(
+                measured, tolerance, replace(typical, rmse=usual), alike=False
+            )
+        if rmse_reasons and moved is not None:
             values = moved(FEWEST_RUNS)
-            usual = root_mean_square(chosen(values, torch.isfinite(values)))
-            told = _judge_rmse(measured, tolerance, replace(typical, rmse=usual), alike=False)
-        reasons += told
+            usual = root_mean_square(select(values, torch.isfinite(values)))
+            rmse_reasons = _judge_rmse(
+                measured, tolerance, replace(typical, rmse=usual), alike=False
+            )
+        reasons += rmse_reasons
     return Deviation(**{**vars(measured), "reasons": tuple(reasons)})
 
 
 def is_decision(measured: Deviation) -> bool:
-    """Tell whether the output holds whole numbers or truths, which rounding decides or doesn't."""
+    """Return whether the output holds whole numbers or truths: rounding decides them or doesn't."""
     return "float" not in measured.dtype
 
 
-def decided_otherwise(at_step: int, elements: int) -> str:
+def describe_decisions(at_step: int, elements: int) -> str:
     """Return the reason against too many elements that only rounding can have decided."""
     return (
         f"{at_step} of {elements} elements are decided otherwise than in eager, where rounding "
@@ -201,7 +214,7 @@ def decided_otherwise(at_step: int, elements: int) -> str:
 
 
 def _judge_rmse(
-    measured: Deviation, tolerance: Tolerance, typical: Typical, *, alike: bool = True
+    measured: Deviation, tolerance: Tolerance, typical: TypicalError, *, alike: bool = True
 ) -> list[str]:
     factor, eager = tolerance.rmse_factor, measured.rmse_eager
     if factor > 1.0:
@@ -226,24 +239,24 @@ def _judge_rmse(
 def _required_rtol(distance: torch.Tensor, size: torch.Tensor, room: float) -> float:
     # What is not a number, or differs from nothing but zeros, no relative bound lets through.
     ratio = torch.where(distance <= room, 0.0, (distance - room) / size)
-    return _largest(ratio.nan_to_num(nan=math.inf, posinf=math.inf))
+    return _max_or_zero(ratio.nan_to_num(nan=math.inf, posinf=math.inf))
 
 
-def _what_is_needed(required_rtol: float) -> str:
+def _format_required_rtol(required_rtol: float) -> str:
     if math.isinf(required_rtol):
         return "which no rtol allows"
     return f"which would need rtol {required_rtol:.3g}"
 
 
-def _name(tensor: torch.Tensor) -> str:
+def _dtype_name(tensor: torch.Tensor) -> str:
     """Return the name of the tensor's dtype: `float32`."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _largest(values: torch.Tensor) -> float:
+def _max_or_zero(values: torch.Tensor) -> float:
     return float(values.max()) if values.numel() else 0.0
 
 
-def _largest_relative(distance: torch.Tensor, want: torch.Tensor) -> float:
+def _max_relative(distance: torch.Tensor, want: torch.Tensor) -> float:
     nonzero = want != 0
-    return _largest(chosen(distance, nonzero) / chosen(want, nonzero).abs())
+    return _max_or_zero(select(distance, nonzero) / select(want, nonzero).abs())

@@ -42,7 +42,7 @@ _WIDER = {
     torch.complex64: torch.complex128,
 }
 _FLOATING = (*_WIDER, torch.float64, torch.complex128)
-_WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_INTEGRAL = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 # By torch's names without overload and without the underscore of those that work in place. They
 # give what is in their inputs, whole numbers, or a result that IEEE 754 or their definition makes
@@ -86,7 +86,7 @@ _EXACT_OVERLOADS = frozenset({"Tensor_mode", "Scalar_mode"})
 _ZERO_BITS = 16
 
 
-class Perturbing(TorchDispatchMode):
+class PerturbationMode(TorchDispatchMode):
     """While it is entered, moves what operators give by about a unit in the last place."""
 
     def __init__(self, seed: int) -> None:
@@ -112,11 +112,11 @@ class Perturbing(TorchDispatchMode):
         leaves, form = pytree.tree_flatten(result)
         wide = pytree.tree_leaves(wider) if wider is not None else [None] * len(leaves)
         moved = pytree.tree_leaves(nudged) if nudged is not None else [None] * len(leaves)
-        for place, leaf in enumerate(leaves):
+        for index, leaf in enumerate(leaves):
             if not isinstance(leaf, torch.Tensor) or leaf.dtype not in _FLOATING:
                 continue
-            changed = self._move(leaf, wide[place], moved[place])
-            leaves[place] = leaf.copy_(changed) if in_place else changed
+            changed = self._move(leaf, wide[index], moved[index])
+            leaves[index] = leaf.copy_(changed) if in_place else changed
         return pytree.tree_unflatten(leaves, form)
 
     def _move(
@@ -129,20 +129,20 @@ class Perturbing(TorchDispatchMode):
             parts = [None if t is None else torch.view_as_real(t) for t in (wide, nudged)]
             real = self._move(torch.view_as_real(result), *parts)
             return torch.view_as_complex(real.contiguous())
-        kind = _WIDER.get(result.dtype, torch.float64)
-        value = result.to(kind)
+        wider = _WIDER.get(result.dtype, torch.float64)
+        value = result.to(wider)
         # In place from here on: a model has millions of these.
-        room = value.abs().mul_(torch.finfo(result.dtype).eps)
+        amplitude = value.abs().mul_(torch.finfo(result.dtype).eps)
         if wide is None:
             exact = _ends_in_zeros(result)
         else:
             exact = value == wide
             # What eager's own kernel is off by, another kernel may be off by the other way.
-            room.add_((value - wide).abs_().nan_to_num_(0.0, 0.0, 0.0), alpha=2.0)
-        moved = room.mul_(self._draw(value.shape)).add_(value)
+            amplitude.add_((value - wide).abs_().nan_to_num_(0.0, 0.0, 0.0), alpha=2.0)
+        moved = amplitude.mul_(self._draw(value.shape)).add_(value)
         if nudged is not None:
             before = value if wide is None else wide
-            moved.add_(nudged.to(kind) - before)
+            moved.add_(nudged.to(wider) - before)
         return torch.where(exact | ~torch.isfinite(value), result, moved.to(result.dtype))
 
     def _run_moved(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as above
@@ -187,19 +187,19 @@ def _run_wider(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:  # noqa:
     """Return what the operator gives in the next wider precision; None where there is none."""
     tensors = [v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
     kinds = {tensor.dtype for tensor in tensors}
-    # Numbers computed from whole ones alone are told apart in float64.
-    is_whole = bool(kinds) and not kinds & set(_FLOATING) and not func._schema.is_mutable
-    if not (is_whole or kinds & _WIDER.keys()) or kinds & {torch.float64, torch.complex128}:
+    # Numbers computed from whole ones alone are distinguished in float64.
+    is_integral = bool(kinds) and not kinds & set(_FLOATING) and not func._schema.is_mutable
+    if not (is_integral or kinds & _WIDER.keys()) or kinds & {torch.float64, torch.complex128}:
         return None
     # float32 beside bfloat16, too, and a result may be of either: all of them in float64 then.
     halves = {torch.float16, torch.bfloat16}
-    widest = torch.float32 if kinds & halves and kinds <= {*halves, *_WHOLE} else torch.float64
+    widest = torch.float32 if kinds & halves and kinds <= {*halves, *_INTEGRAL} else torch.float64
 
     def widen(value: Any) -> Any:  # noqa: ANN401 - as above
         if isinstance(value, torch.Tensor):
             if value.is_complex():
                 return value.to(torch.complex128)
-            if is_whole and value.dtype is not torch.bool:
+            if is_integral and value.dtype is not torch.bool:
                 return value.to(widest)
             return value.to(widest) if value.dtype in _WIDER else value.clone()
         if isinstance(value, torch.dtype):
@@ -212,11 +212,11 @@ def _run_wider(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:  # noqa:
 
 # Of float32, and how many of a tensor's elements are looked at.
 _LOW_BITS = 0xFF
-_LOOKED_AT = 4096
+_SAMPLED = 4096
 
 
 def _rounds_for_sure(args: Any, kwargs: Mapping[str, Any]) -> bool:  # noqa: ANN401 - as above
-    """Tell whether what an operator adds up has too many digits for any sum of it to be exact.
+    """Return whether what an operator adds up has too many digits for any sum of it to be exact.
 
     That is so where it takes several tensors of float32 and nearly all numbers in each have digits
     in their last places; whole numbers, masks and one-hot rows don't.
@@ -232,7 +232,7 @@ def _has_all_digits(tensor: torch.Tensor) -> bool:
     if not tensor.is_contiguous():
         # Rows of it, so that nothing large is copied.
         tensor = tensor[..., : min(tensor.shape[-1], 64)]
-    numbers = tensor.reshape(-1)[:_LOOKED_AT]
+    numbers = tensor.reshape(-1)[:_SAMPLED]
     numbers = numbers[(numbers != 0) & torch.isfinite(numbers)]
     if numbers.numel() < 2:
         return False
@@ -262,7 +262,7 @@ def _is_exact(func: Any) -> bool:  # noqa: ANN401 - an OpOverload
 
 def _ends_in_zeros(result: torch.Tensor) -> torch.Tensor:
     if result.dtype is not torch.float64:
-        # No kernel tells: what is zero is taken for exact.
+        # No kernel shows it: what is zero is taken for exact.
         return result == 0
     return (result.contiguous().view(torch.int64) & ((1 << _ZERO_BITS) - 1)) == 0
 
@@ -271,7 +271,7 @@ class Conditioning:
     """How far each element of a model's outputs moves under perturbation, on the inputs of a case.
 
     `model` is called with copies of `inputs`, of any shapes and dtypes. `eager` are outputs of the
-    same form; what moves is told from what the model itself gives when nothing is moved, which may
+    same form; moves are measured from what the model itself gives when nothing is moved, which may
     be something else.
     """
 
@@ -281,7 +281,7 @@ class Conditioning:
         """Run nothing yet; the moves are drawn from the case's `name`."""
         self._model, self._inputs, self._eager, self._name = model, inputs, eager, name
         self._runs = 0
-        self._unmoved: Tensors | None = None
+        self._baseline: Tensors | None = None
         self._moved = tuple(torch.zeros(t.shape, dtype=torch.float64) for t in eager)
 
     def moved(self, output: int, runs: int) -> torch.Tensor:
@@ -295,8 +295,8 @@ class Conditioning:
         return self._moved[output]
 
     def _run_once(self) -> None:
-        if self._unmoved is None:
-            self._unmoved = _run(self._model, self._inputs, contextlib.nullcontext())
+        if self._baseline is None:
+            self._baseline = _run(self._model, self._inputs, contextlib.nullcontext())
         seed = zlib.crc32(f"{self._name} {self._runs}".encode())
         outputs = run_perturbed(self._model, self._inputs, seed)
         self._runs += 1
@@ -304,7 +304,7 @@ class Conditioning:
             return
         self._moved = tuple(
             torch.maximum(before, _distance(got, want)) if got.shape == before.shape else before
-            for before, got, want in zip(self._moved, outputs, self._unmoved, strict=True)
+            for before, got, want in zip(self._moved, outputs, self._baseline, strict=True)
         )
 
 
@@ -313,7 +313,7 @@ def run_perturbed(model: Callable[..., Any], inputs: Sequence[torch.Tensor], see
 
     Inputs and outputs may be of any shapes, and keep the model's own dtypes.
     """
-    return _run(model, inputs, Perturbing(seed))
+    return _run(model, inputs, PerturbationMode(seed))
 
 
 def _run(
@@ -321,13 +321,13 @@ def _run(
     inputs: Sequence[torch.Tensor],
     mode: contextlib.AbstractContextManager[object],
 ) -> Tensors:
-    given = [tensor.clone() for tensor in inputs]
-    with torch.no_grad(), _taken_apart(), mode:
-        return flat_tensors(model(*given))
+    cloned = [tensor.clone() for tensor in inputs]
+    with torch.no_grad(), _decompose_layers(), mode:
+        return flat_tensors(model(*cloned))
 
 
 @contextlib.contextmanager
-def _taken_apart() -> Iterator[None]:
+def _decompose_layers() -> Iterator[None]:
     """Have attention and recurrent layers run as the operators that they are made of."""
     with by_definition(), _mkldnn(enabled=False), sdpa_kernel(SDPBackend.MATH):
         yield

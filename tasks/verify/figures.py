@@ -110,9 +110,9 @@ class SpreadCount:
         self._elements += want.numel()
         self._squares += float(want.square().sum())
         both = _bins(want.abs()) * _WIDTH + _bins((got - want).abs())
-        self._apart.update(_counted(both))
-        self._package.update(_counted(_bins((got - exact).abs())))
-        self._eager.update(_counted(_bins((want - exact).abs())))
+        self._apart.update(_count_bins(both))
+        self._package.update(_count_bins(_bins((got - exact).abs())))
+        self._eager.update(_count_bins(_bins((want - exact).abs())))
 
     @property
     def spread(self) -> ErrorSpread | None:
@@ -144,10 +144,10 @@ def _bins(sizes: torch.Tensor) -> torch.Tensor:
     return exponents.clamp(LOWEST_BIN, HIGHEST_BIN).long() - LOWEST_BIN
 
 
-def _counted(bins: torch.Tensor) -> dict[int, int]:
+def _count_bins(bins: torch.Tensor) -> dict[int, int]:
     counts = torch.bincount(bins.flatten())
-    return {int(place): int(counts[place]) for place in counts.nonzero().flatten()}
+    return {int(bin_index): int(counts[bin_index]) for bin_index in counts.nonzero().flatten()}
 
 
 def _rows(counts: Counter[int]) -> tuple[tuple[int, ...], ...]:
-    return tuple((place + LOWEST_BIN, count) for place, count in sorted(counts.items()))
+    return tuple((bin_index + LOWEST_BIN, count) for bin_index, count in sorted(counts.items()))

@@ -10,9 +10,9 @@ import torch
 
 from handoff.artifacts.recipe.tolerance import Deviation, Tolerance
 from handoff.tasks.verify.compare import (
-    Typical,
+    TypicalError,
     compare,
-    decided_otherwise,
+    describe_decisions,
     is_decision,
     typical_error,
 )
@@ -31,21 +31,23 @@ from handoff.tasks.verify.inputs.special import NOT_FINITE
 from handoff.tasks.verify.loading import Tensors
 from handoff.tasks.verify.messages import VerifyJob
 from handoff.tasks.verify.reference import ReferenceCase
-from handoff.tasks.verify.rounded import Rounded
+from handoff.tasks.verify.rounded import RoundedProgram
 from handoff.tasks.verify.scale import Scale, find_scale
 
-_AGREE = 'if that is of no account, agree on propagation = "note" under [verify] in the recipe'
+_PROPAGATION_HINT = (
+    'if that is of no account, agree on propagation = "note" under [verify] in the recipe'
+)
 # After so many wrong cases nothing more is asked of how well conditioned the others are.
 _WRONG_ENOUGH = 4
 # So many kernels are named that add in any order.
-_NAMED = 2
+_MOST_NAMED = 2
 
 
 @dataclass(frozen=True)
 class Yardstick:
     """What one output's errors are judged by, over all cases of usual values."""
 
-    typical: Typical
+    typical: TypicalError
     scale: Scale
     noise: Scale
 
@@ -57,16 +59,16 @@ class Findings:
     job: VerifyJob
     yardsticks: Sequence[Yardstick]
     model: Callable[[], Callable[..., object]] | None = None
-    rounded: Rounded | None = None
+    rounded: RoundedProgram | None = None
     deviations: list[Deviation] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     spreads: dict[int, SpreadCount] = field(default_factory=dict)
-    wrong: int = 0
-    conditioned: dict[tuple[str, bool], Conditioning] = field(default_factory=dict)
+    wrong_cases: int = 0
+    conditionings: dict[tuple[str, bool], Conditioning] = field(default_factory=dict)
     # How many times eager's own error rounding moves an output by, once a case of usual values has
     # asked: the others needn't.
-    more_exact: dict[int, float] = field(default_factory=dict)
+    move_ratio: dict[int, float] = field(default_factory=dict)
 
     def compare(self, name: str, case: ReferenceCase, outputs: Tensors) -> None:
         """Compare the outputs with the case's reference, under a name of their own.
@@ -81,27 +83,29 @@ class Findings:
             want, exact = case.eager[index], case.float64[index]
             is_special = case.values != "drawn" or name != case.name
             if not is_special and index < OUTPUTS_COUNTED:
-                rounded = self._rounded_at(index)
-                own = rounded.eager(case) if rounded else want
-                self.spreads.setdefault(index, SpreadCount(index)).add(got, own, exact)
-            found = self._judge(name, case, index, got)
-            if rounded := self._rounded_at(index):
-                found = rounded.beside_eager(found, case, got)
-            told = [f"{name}, output {index}: {reason}" for reason in found.reasons]
-            if told and case.values in NOT_FINITE:
+                rounded = self._rounded_program_at(index)
+                eager = rounded.eager(case) if rounded else want
+                self.spreads.setdefault(index, SpreadCount(index)).add(got, eager, exact)
+            deviation = self._judge(name, case, index, got)
+            if rounded := self._rounded_program_at(index):
+                deviation = rounded.relate_to_eager(deviation, case, got)
+            reasons = [f"{name}, output {index}: {reason}" for reason in deviation.reasons]
+            if reasons and case.values in NOT_FINITE:
                 if self.job.recipe.verify.propagation == "note":
-                    self.notes += told
-                    found, told = replace(found, reasons=()), []
+                    self.notes += reasons
+                    deviation, reasons = replace(deviation, reasons=()), []
                 else:
-                    told = [f"{reason} ({_AGREE})" for reason in told]
-            elif told and case.undeclared:
-                told = [f"{reason}. {_declare(case)}" for reason in told]
-            self.deviations.append(replace(found, special=is_special))
-            self.reasons += told
-        self.wrong += len(self.reasons) > before
+                    reasons = [f"{reason} ({_PROPAGATION_HINT})" for reason in reasons]
+            elif reasons and case.undeclared:
+                reasons = [f"{reason}. {_declaration_hint(case)}" for reason in reasons]
+            self.deviations.append(replace(deviation, special=is_special))
+            self.reasons += reasons
+        self.wrong_cases += len(self.reasons) > before
 
-    def differs(self, case: ReferenceCase, manner: str, outputs: Tensors, what: str) -> None:
-        """Judge what a further call, made in a `manner`, gave in other bits: `what` refuses it.
+    def judge_difference(
+        self, case: ReferenceCase, manner: str, outputs: Tensors, refusal: str
+    ) -> None:
+        """Judge what a further call, made in a `manner`, gave in other bits: `refusal` refuses it.
 
         `outputs` are flattened, of any shapes and dtypes. Where the package's own code adds in an
         order that threads decide, its numbers are judged like any others instead: they have to be
@@ -109,29 +113,33 @@ class Findings:
         """
         if self.job.atomic_sums:
             self.compare(f"{case.name}, {manner}", case, outputs)
-        elif (reason := f"{case.name}: {what}") not in self.reasons:
-            self.reasons.append(reason)
+        elif (text := f"{case.name}: {refusal}") not in self.reasons:
+            self.reasons.append(text)
 
-    def tell_atomic_sums(self) -> None:
+    def note_atomic_sums(self) -> None:
         """Note that the package isn't repeatable bit for bit, and why, if its code is so."""
         if names := self.job.atomic_sums:
-            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
             self.notes.append(
                 "the package isn't repeatable bit for bit: its threads add floating-point numbers "
-                f"to the same places in any order (in {', '.join(names[:_NAMED])}{more}), and its "
-                "further calls were judged by their numbers"
+                f"to the same places in any order (in {', '.join(names[:_MOST_NAMED])}{more}), and "
+                "its further calls were judged by their numbers"
             )
 
-    def tell_what_shows_nothing(self, cases: Sequence[ReferenceCase]) -> None:
+    def note_vacuous_tolerances(self, cases: Sequence[ReferenceCase]) -> None:
         """Note each output for which one number, whatever is asked, is within what was agreed.
 
         `cases` are those of usual values. What a metric judges is left to that.
         """
         for index, yardstick in enumerate(self.yardsticks):
-            mean = None if self._rounded_at(index) else _mean(case.eager[index] for case in cases)
+            mean = (
+                None
+                if self._rounded_program_at(index)
+                else _mean(case.eager[index] for case in cases)
+            )
             if mean is None:
                 continue
-            agreed = self._agreed(cases[0].eager[index], index)
+            agreed = self._agreed_tolerance(cases[0].eager[index], index)
             if not any(
                 compare(
                     torch.full_like(case.eager[index], mean), case.eager[index],
@@ -145,114 +153,118 @@ class Findings:
                     "each element would keep it, too. Agree on less under [tolerance]"
                 )
 
-    def _agreed(self, want: torch.Tensor, index: int) -> Tolerance:
+    def _agreed_tolerance(self, want: torch.Tensor, index: int) -> Tolerance:
         """Return what was agreed on an output, by eager's."""
         dtype = str(want.dtype).removeprefix("torch.")
-        return self.job.recipe.tolerance_for(dtype, self._name(index), self.job.target)
+        return self.job.recipe.tolerance_for(dtype, self._output_name(index), self.job.target)
 
     def _judge(self, name: str, case: ReferenceCase, index: int, got: torch.Tensor) -> Deviation:
         want, yardstick = case.eager[index], self.yardsticks[index]
-        agreed = self._agreed(want, index)
-        if self._rounded_at(index):
-            agreed = Rounded.tolerance(agreed, yardstick.typical)
+        agreed = self._agreed_tolerance(want, index)
+        if self._rounded_program_at(index):
+            agreed = RoundedProgram.tolerance(agreed, yardstick.typical)
 
         def judge(tolerance: Tolerance, moved: Moves | None) -> Deviation:
-            typical = replace(yardstick.typical, more_exact=self.more_exact.get(index, 0.0))
+            typical = replace(yardstick.typical, move_ratio=self.move_ratio.get(index, 0.0))
             return compare(
                 got, want, case.float64[index], tolerance, output=index, case=name,
                 typical=typical, scale=yardstick.scale, values=case.values,
                 moved=moved, noise=yardstick.noise,
             )  # fmt: skip
 
-        asks = self._moved(case, index)
+        moves = self._moves_of(case, index)
         if not case.undeclared:
-            return judge(agreed, asks)
+            return judge(agreed, moves)
         # What isn't declared as served can't refuse by its precision what all that is allows.
-        found = judge(agreed, None)
-        if not found.reasons:
-            return found
-        loose = judge(replace(agreed, atol=GROSS * agreed.atol, rtol=GROSS * agreed.rtol), asks)
+        deviation = judge(agreed, None)
+        if not deviation.reasons:
+            return deviation
+        loose = judge(replace(agreed, atol=GROSS * agreed.atol, rtol=GROSS * agreed.rtol), moves)
         if loose.reasons:
-            return judge(agreed, asks)
-        told = f"{name}, output {index}: {found.reasons[0]}"
+            return judge(agreed, moves)
+        text = f"{name}, output {index}: {deviation.reasons[0]}"
         self.notes.append(
-            f"{told}, which refuses nothing, because nobody declared it. {_declare(case)}"
+            f"{text}, which refuses nothing, because nobody declared it. {_declaration_hint(case)}"
         )
         return loose
 
-    def _moved(self, case: ReferenceCase, index: int) -> Moves | None:
-        """Return what tells how far rounding moves an output; None where there is no model."""
+    def _moves_of(self, case: ReferenceCase, index: int) -> Moves | None:
+        """Return what measures how far rounding moves an output; None where there is no model."""
         if self.model is None:
             return None
-        model, most = self.model, FEWEST_RUNS if self.wrong >= _WRONG_ENOUGH else math.inf
-        rounded = self._rounded_at(index)
+        model, most = self.model, FEWEST_RUNS if self.wrong_cases >= _WRONG_ENOUGH else math.inf
+        rounded = self._rounded_program_at(index)
         key = case.name, rounded is not None
 
-        def moved(runs: int) -> torch.Tensor:
+        def measure(runs: int) -> torch.Tensor:
             # Only now is the model read: most packages never ask.
-            if key not in self.conditioned:
-                own = rounded.model if rounded else model()
-                self.conditioned[key] = Conditioning(own, case.inputs, case.eager, case.name)
-            moves = self.conditioned[key].moved(index, int(min(runs, most)))
+            if key not in self.conditionings:
+                program = rounded.model if rounded else model()
+                self.conditionings[key] = Conditioning(program, case.inputs, case.eager, case.name)
+            moves = self.conditionings[key].moved(index, int(min(runs, most)))
             eager = case.eager[index]
             drawn = case.values == "drawn" and eager.is_floating_point()
-            if drawn and runs >= FEWEST_RUNS and index not in self.more_exact:
-                self.more_exact[index] = _more_exact(moves, eager, case.float64[index])
+            if drawn and runs >= FEWEST_RUNS and index not in self.move_ratio:
+                self.move_ratio[index] = _move_ratio(moves, eager, case.float64[index])
             return moves
 
-        return moved
+        return measure
 
-    def _rounded_at(self, index: int) -> Rounded | None:
-        return self.rounded if self.rounded and self.rounded.place == index else None
+    def _rounded_program_at(self, index: int) -> RoundedProgram | None:
+        return self.rounded if self.rounded and self.rounded.index == index else None
 
-    def _name(self, index: int) -> str:
+    def _output_name(self, index: int) -> str:
         return self.job.outputs[index] if index < len(self.job.outputs) else ""
 
     def refuse_decisions(self) -> None:
         """Refuse outputs too many of whose decisions are others than eager's, over all cases."""
         for index in range(len(self.yardsticks)):
-            own = [
+            deviations = [
                 d for d in self.deviations if d.output == index and not d.special and is_decision(d)
             ]
-            at_step, elements = sum(d.at_step for d in own), sum(d.elements for d in own)
-            if at_step <= MOST_AT_STEPS * elements or any(d.reasons for d in own):
+            at_step, elements = (
+                sum(d.at_step for d in deviations),
+                sum(d.elements for d in deviations),
+            )
+            if at_step <= MOST_AT_STEPS * elements or any(d.reasons for d in deviations):
                 continue
-            worst = max(own, key=lambda one: one.at_step)
-            reason = decided_otherwise(at_step, elements)
-            place = self.deviations.index(worst)
-            self.deviations[place] = replace(worst, reasons=(reason,))
+            worst = max(deviations, key=lambda deviation: deviation.at_step)
+            reason = describe_decisions(at_step, elements)
+            worst_index = self.deviations.index(worst)
+            self.deviations[worst_index] = replace(worst, reasons=(reason,))
             self.reasons.append(f"{worst.case} and others, output {index}: {reason}")
 
-    def not_comparable(self) -> tuple[int, ...]:
+    def incomparable_outputs(self) -> tuple[int, ...]:
         """Return the outputs too many of whose elements can't be compared."""
         found = []
         for index in range(len(self.yardsticks)):
-            own = [d for d in self.deviations if d.output == index and not d.special]
-            elements = sum(d.elements for d in own)
-            if sum(d.incomparable for d in own) > MOST_INCOMPARABLE * elements:
+            deviations = [d for d in self.deviations if d.output == index and not d.special]
+            elements = sum(d.elements for d in deviations)
+            if sum(d.incomparable for d in deviations) > MOST_INCOMPARABLE * elements:
                 found.append(index)
         return tuple(found)
 
-    def tell_set_aside(self) -> None:
+    def note_unjudged_elements(self) -> None:
         """Note how many elements weren't judged, and why, output by output."""
         for index in range(len(self.yardsticks)):
-            for where, own in (
+            for where, deviations in (
                 ("", [d for d in self.deviations if d.output == index and not d.special]),
                 (" of special inputs",
                  [d for d in self.deviations if d.output == index and d.special]),
             ):  # fmt: skip
-                elements = sum(d.elements for d in own)
-                at_step, lost = sum(d.at_step for d in own), sum(d.incomparable for d in own)
+                elements = sum(d.elements for d in deviations)
+                at_step = sum(d.at_step for d in deviations)
+                incomparable = sum(d.incomparable for d in deviations)
                 if at_step:
                     self.notes.append(
                         f"output {index}: {at_step} of {elements} elements{where} are others than "
                         "in eager, by a step that rounding alone decides"
                     )
-                if lost:
+                if incomparable:
                     self.notes.append(
-                        f"output {index}: {lost} of {elements} elements{where} "
-                        f"({lost / elements:.1%}) are not comparable: rounding alone moves them by "
-                        "about their own size"
+                        f"output {index}: {incomparable} of {elements} elements{where} "
+                        f"({incomparable / elements:.1%}) are not comparable: rounding alone moves "
+                        "them by about their own size"
                     )
 
 
@@ -267,7 +279,7 @@ def _mean(outputs: Iterable[torch.Tensor]) -> float | None:
     return total / count if low < high else None
 
 
-def _more_exact(moves: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor) -> float:
+def _move_ratio(moves: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor) -> float:
     """Return how many times eager's error the moves are, by their RMS; 0 where it has none.
 
     All three have one shape.
@@ -277,7 +289,7 @@ def _more_exact(moves: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor)
     return root_mean_square(moves) / error if error else 0.0
 
 
-def _declare(case: ReferenceCase) -> str:
+def _declaration_hint(case: ReferenceCase) -> str:
     """Return how to have a case left out, or judged as what is served."""
     names = ", ".join(case.undeclared)
     return (
@@ -286,14 +298,14 @@ def _declare(case: ReferenceCase) -> str:
     )
 
 
-def drawn_of(cases: Sequence[ReferenceCase]) -> list[ReferenceCase]:
+def drawn_cases(cases: Sequence[ReferenceCase]) -> list[ReferenceCase]:
     """Return the cases of usual values."""
     return [case for case in cases if case.values == "drawn"]
 
 
 def yardsticks_of(cases: Sequence[ReferenceCase]) -> list[Yardstick]:
     """Return what each output is judged by, over all cases that aren't special."""
-    drawn = drawn_of(cases) or list(cases)
+    drawn = drawn_cases(cases) or list(cases)
     count = min((len(case.eager) for case in cases), default=0)
     return [_yardstick(drawn, index) for index in range(count)]
 

@@ -36,13 +36,13 @@ def _raise_precision(value: object) -> object:
     return value
 
 
-def _as_single(value: object) -> object:
+def _to_float32(value: object) -> object:
     if isinstance(value, torch.Tensor) and value.dtype is torch.float64:
         return value.float()
     return value
 
 
-def _own_copy(tensor: torch.Tensor) -> object:
+def _copy_raised(tensor: torch.Tensor) -> object:
     raised = _raise_precision(tensor)
     return tensor.clone() if raised is tensor else raised
 
@@ -51,24 +51,24 @@ class Float64Interpreter(torch.fx.Interpreter):
     """Interpret a graph module with every floating-point value in float64.
 
     Weights are converted as they are used, dtype arguments below float64 are replaced, and what an
-    operator still makes in a lower precision is converted. The casts in `kept`, by node name, round
-    to the type that stands there. `bytes_made` adds up the bytes of all intermediate results, which
-    tells what a larger input would take.
+    operator still makes in a lower precision is converted. The `casts`, by node name, round to the
+    type that stands there. `bytes_made` adds up the bytes of all intermediate results, which shows
+    what a larger input would take.
     """
 
     def __init__(
-        self, module: torch.nn.Module, kept: Mapping[str, torch.dtype] | None = None
+        self, module: torch.nn.Module, casts: Mapping[str, torch.dtype] | None = None
     ) -> None:
         """Prepare to interpret `module`; its own weights are not changed."""
         super().__init__(module)
         self.bytes_made = 0
-        self._kept = kept or {}
+        self._casts = casts or {}
 
     def run_node(self, n: torch.fx.Node) -> Any:  # noqa: ANN401 - whatever the node returns
         """Return the node's value, in float64 where it is floating-point."""
         value = pytree.tree_map(_raise_precision, super().run_node(n))
-        if n.name in self._kept:
-            value = value.to(self._kept[n.name]).double()
+        if n.name in self._casts:
+            value = value.to(self._casts[n.name]).double()
         for leaf in pytree.tree_leaves(value):
             if isinstance(leaf, torch.Tensor) and n.op.startswith("call_"):
                 self.bytes_made += leaf.numel() * leaf.element_size()
@@ -77,12 +77,12 @@ class Float64Interpreter(torch.fx.Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
         """Call the function with dtype arguments raised; one of int8 as it is, on float32."""
         if str(target).startswith("handoff.int8_"):
-            args, kwargs = pytree.tree_map(_as_single, (args, kwargs))
+            args, kwargs = pytree.tree_map(_to_float32, (args, kwargs))
             return super().call_function(target, args, kwargs)
         args, kwargs = pytree.tree_map(_raise_precision, (args, kwargs))
         if "fake_quantize" in getattr(target, "__name__", ""):
             # What it rounds may be float64, its scale and zero point may not.
-            rest, kwargs = pytree.tree_map(_as_single, (args[1:], kwargs))
+            rest, kwargs = pytree.tree_map(_to_float32, (args[1:], kwargs))
             args = (*args[:1], *rest)
         return super().call_function(target, args, kwargs)
 
@@ -103,23 +103,25 @@ class Float64Interpreter(torch.fx.Interpreter):
 def run_in_float64(
     module: torch.fx.GraphModule,
     inputs: Sequence[torch.Tensor],
-    kept: Mapping[str, torch.dtype] | None = None,
+    casts: Mapping[str, torch.dtype] | None = None,
 ) -> tuple[tuple[torch.Tensor, ...], int]:
     """Return the outputs in float64, flattened, and the bytes of all results on the way.
 
     Inputs and outputs may be of any shapes; what isn't floating-point keeps its dtype. `module` may
     also be an exported program's graph module, called with `lifted_inputs`. The inputs are left as
-    they are, even by a model that works on them in place. `kept` are the module's `kept_casts`,
-    which are found out again where they aren't given.
+    they are, even by a model that works on them in place. `casts` are the module's
+    `narrowing_casts`, which are found out again where they aren't given.
     """
-    interpreter = Float64Interpreter(module, kept_casts(module, inputs) if kept is None else kept)
+    interpreter = Float64Interpreter(
+        module, narrowing_casts(module, inputs) if casts is None else casts
+    )
     with torch.no_grad():
-        result = interpreter.run(*[_own_copy(tensor) for tensor in inputs])
+        result = interpreter.run(*[_copy_raised(tensor) for tensor in inputs])
     return flat_tensors(result), interpreter.bytes_made
 
 
-class _Noting(torch.fx.Interpreter):
-    """Notes what each node's value is made of, in the module's own precision."""
+class _DtypeRecorder(torch.fx.Interpreter):
+    """Notes the dtype of each node's value, in the module's own precision."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__(module)
@@ -132,7 +134,7 @@ class _Noting(torch.fx.Interpreter):
         return value
 
 
-def kept_casts(
+def narrowing_casts(
     module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]
 ) -> Mapping[str, torch.dtype]:
     """Return the nodes that cast a value to a narrower type on purpose, by name, with that type.
@@ -141,17 +143,17 @@ def kept_casts(
     once, if it has casts at all.
     """
     casts = [node for node in module.graph.nodes if _is_cast(node)]
-    kept: dict[str, torch.dtype] = {}
+    narrowing: dict[str, torch.dtype] = {}
     if casts:
-        noting = _Noting(module)
+        recorder = _DtypeRecorder(module)
         with torch.no_grad():
-            noting.run(*[tensor.clone() for tensor in inputs])
+            recorder.run(*[tensor.clone() for tensor in inputs])
         for node in casts:
-            before = _BITS.get(noting.dtypes.get(node.args[0], torch.int8), 0)
-            after = noting.dtypes.get(node)
+            before = _BITS.get(recorder.dtypes.get(node.args[0], torch.int8), 0)
+            after = recorder.dtypes.get(node)
             if after in _BITS and before > _BITS[after]:
-                kept[node.name] = after
-    return kept
+                narrowing[node.name] = after
+    return narrowing
 
 
 def _is_cast(node: torch.fx.Node) -> bool:
@@ -161,7 +163,7 @@ def _is_cast(node: torch.fx.Node) -> bool:
     return node.op.startswith("call_") and str(name).partition(".")[0] in _CASTS
 
 
-def same_tensors(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def copy_sharing_tensors(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Return a copy of the module that has the very tensors of the original.
 
     While `Float64Interpreter` calls a submodule, that has float64 weights for whoever calls it.

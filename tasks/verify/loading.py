@@ -86,7 +86,7 @@ def open_package(path: Path, device: str = "cpu") -> Callable[[Tensors], Tensors
     return lambda inputs: flat_tensors(loaded(*inputs))
 
 
-def from_the_host(
+def call_from_host(
     package: Callable[[Tensors], Tensors], device: str
 ) -> Callable[[Tensors], Tensors]:
     """Return a function that takes and gives tensors on the CPU, and runs the package on `device`.
@@ -97,7 +97,7 @@ def from_the_host(
         return package
 
     def run(inputs: Tensors) -> Tensors:
-        moved = tuple(tensor.to(device) for tensor in inputs)
-        return tuple(tensor.cpu() for tensor in package(moved))
+        on_device = tuple(tensor.to(device) for tensor in inputs)
+        return tuple(tensor.cpu() for tensor in package(on_device))
 
     return run

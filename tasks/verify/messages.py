@@ -1,4 +1,4 @@
-"""What running the reference and comparing a package with it are asked, and what they answer."""
+"""The jobs of running the reference and of comparing a package with it, and their results."""
 
 from __future__ import annotations
 
@@ -88,10 +88,10 @@ class VerifyJob(Job["VerifyResult"]):
 class VerifyResult:
     """The numeric gate: how far each output lay from eager's, and why it is refused if so.
 
-    `notes` tell what was seen and is no reason, and `left_out` which cases there was no time for
+    `notes` say what was seen and is no reason, and `left_out` which cases there was no time for
     under emulation. `blind` are the outputs of which a comparison says nothing, because they are
     the same number, or empty, at every input, `incomparable` those of which rounding alone moves
-    more than a tenth of the elements by about their own size. `spreads` tell how the errors of the
+    more than a tenth of the elements by about their own size. `spreads` say how the errors of the
     first outputs lie, `metric` what is lost of the delivery's own.
     """
 
@@ -106,7 +106,7 @@ class VerifyResult:
 
     @property
     def accepted(self) -> bool:
-        """Tell whether the package may be released."""
+        """Return whether the package may be released."""
         return not self.reasons
 
 

@@ -21,17 +21,17 @@ from handoff.tasks.timing.conditions import digest_conditions, shared_with
 from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.elements import identical
 from handoff.tasks.verify.float64 import (
+    copy_sharing_tensors,
     flat_tensors,
-    kept_casts,
     lifted_inputs,
+    narrowing_casts,
     run_in_float64,
-    same_tensors,
 )
-from handoff.tasks.verify.inputs.planner import Planned, Planner
+from handoff.tasks.verify.inputs.planner import PlannedCase, Planner
 from handoff.tasks.verify.inputs.special import NOT_FINITE, Values
 from handoff.tasks.verify.messages import ReferenceJob, ReferenceResult
 from handoff.tasks.verify.metric.evaluating import run_eager
-from handoff.tasks.verify.open_casts import OpenCasts
+from handoff.tasks.verify.open_casts import UndefinedCasts
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -40,8 +40,8 @@ EAGER_FILE = "evaluation.pt"
 
 Eager = Callable[..., Any]
 Float64 = Callable[[Tensors], tuple[Tensors, int]]
-Exact = Future[tuple[Tensors, int]]
-ComparedElements = Callable[[Tensors], Exact]
+Float64Future = Future[tuple[Tensors, int]]
+SubmitFloat64 = Callable[[Tensors], Float64Future]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ReferenceCase:
 
     @property
     def is_served(self) -> bool:
-        """Tell whether all its values are declared to be served, or are as usual as drawn ones."""
+        """Return whether all its values are declared as served, or are as usual as drawn ones."""
         return _is_served(self)
 
 
@@ -75,59 +75,59 @@ class ReferenceCase:
 def run(job: ReferenceJob) -> ReferenceResult:
     """Write the reference outputs of the delivery in `job.staging` to `job.file`."""
     delivery = read_delivery(job.staging)
-    eager, in_float64 = reference_functions(delivery, job.reference)
+    eager, make_float64 = reference_functions(delivery, job.reference)
     cases = []
     skipped: list[str] = []
 
     @contextmanager
-    def noted(planned: Planned) -> Iterator[None]:
+    def skipping_failures(planned: PlannedCase) -> Iterator[None]:
         try:
             yield
-        except _LeftOpen as error:
+        except _UndefinedResult as error:
             skipped.append(f"{planned.name}: {error}, and nothing defines the result")
         except Exception as error:
             if planned.values == "drawn":
                 if isinstance(error, HandoffError) or is_out_of_memory(error):
                     raise
-                raise _fails_where_declared(planned.name, error) from error
+                raise _failure_within_contract(planned.name, error) from error
             # What the model itself doesn't take can't be compared.
             why = first_line(error, 200)
             skipped.append(f"{planned.name}: the model itself fails: {why}")
 
     # Compilers are the second that computes beside this.
-    with shared_with(2), _aside(in_float64()) as beside:
+    with shared_with(2), _background_float64(make_float64()) as submit:
         planner = Planner(
             delivery,
             job.plan,
             job.known,
             eager,
-            bytes_of=lambda inputs: beside(inputs).result()[1],
+            bytes_of=lambda inputs: submit(inputs).result()[1],
             skipped=skipped,
         )
-        running = []
+        pending = []
         for planned in planner.inputs():
-            with noted(planned):
-                running.append(_run_case(planned, eager, beside))
+            with skipping_failures(planned):
+                pending.append(_run_case(planned, eager, submit))
                 if planner.is_large(planned.inputs):
-                    wait([running[-1].exact])
-        _take_over(running, in_float64())
-        for ran in running:
-            with noted(ran.planned):
-                cases.append(ran.case())
+                    wait([pending[-1].exact])
+        _run_remaining(pending, make_float64())
+        for unfinished in pending:
+            with skipping_failures(unfinished.planned):
+                cases.append(unfinished.result())
     job.file.parent.mkdir(parents=True, exist_ok=True)
     save_cases(cases, job.file)
     evaluation = run_eager(delivery, job.file.with_name(EAGER_FILE))
     names = tuple(case.name for case in cases)
     # What a table adds isn't the same wherever the delivery and the recipe are.
-    added = set(planner.asked.values())
+    added = set(planner.fault_cases.values())
     plan = _digest_inputs([case for case in cases if case.name not in added])
-    asked = {fault: case for fault, case in planner.asked.items() if case in names}
+    asked = {fault: case for fault, case in planner.fault_cases.items() if case in names}
     return ReferenceResult(
         job.file, names, tuple(skipped), plan, digest_conditions(), asked, evaluation
     )
 
 
-def _fails_where_declared(case: str, error: Exception) -> DeliveryUnsound:
+def _failure_within_contract(case: str, error: Exception) -> DeliveryUnsound:
     """Return the refusal of a model that fails where its contract says that it runs."""
     return DeliveryUnsound(
         f"the model itself fails at {case}, which its contract declares",
@@ -138,16 +138,16 @@ def _fails_where_declared(case: str, error: Exception) -> DeliveryUnsound:
     )
 
 
-class _LeftOpen(Exception):
+class _UndefinedResult(Exception):
     """Nothing defines what the model gives for undeclared inputs; the message says why."""
 
 
-def _is_served(case: Planned | ReferenceCase) -> bool:
+def _is_served(case: PlannedCase | ReferenceCase) -> bool:
     return not case.undeclared and case.values not in NOT_FINITE
 
 
 @contextmanager
-def _aside(float64: Float64) -> Iterator[ComparedElements]:
+def _background_float64(float64: Float64) -> Iterator[SubmitFloat64]:
     """Give what computes in float64 beside the body, in order, with as many threads as the body.
 
     What it hasn't begun when the body fails is left.
@@ -161,15 +161,15 @@ def _aside(float64: Float64) -> Iterator[ComparedElements]:
 
 
 @dataclass
-class _Ran:
+class _PendingCase:
     """A case that eager has run, and that is run in float64 or will be."""
 
-    planned: Planned
+    planned: PlannedCase
     outputs: Tensors
     left: Tensors
-    exact: Exact
+    exact: Float64Future
 
-    def case(self) -> ReferenceCase:
+    def result(self) -> ReferenceCase:
         """Return the whole case, once it was run; raise what that did."""
         planned = self.planned
         return ReferenceCase(
@@ -178,39 +178,41 @@ class _Ran:
         )  # fmt: skip
 
 
-def _take_over(running: Sequence[_Ran], float64: Float64) -> None:
+def _run_remaining(pending: Sequence[_PendingCase], float64: Float64) -> None:
     """Run here, from the last on, what isn't begun yet beside."""
-    for ran in reversed(running):
-        if not ran.exact.cancel():
+    for case in reversed(pending):
+        if not case.exact.cancel():
             return
-        ran.exact = Future()
+        case.exact = Future()
         try:
-            ran.exact.set_result(float64(ran.planned.inputs))
+            case.exact.set_result(float64(case.planned.inputs))
         except Exception as error:  # noqa: BLE001 - as one that ran beside
-            ran.exact.set_exception(error)
+            case.exact.set_exception(error)
 
 
-def _run_case(planned: Planned, eager: Eager, beside: ComparedElements) -> _Ran:
+def _run_case(planned: PlannedCase, eager: Eager, submit: SubmitFloat64) -> _PendingCase:
     # Copies, because a model may change its inputs in place.
-    given = tuple(tensor.clone() for tensor in planned.inputs)
-    casts = None if _is_served(planned) else OpenCasts()
+    inputs = tuple(tensor.clone() for tensor in planned.inputs)
+    casts = None if _is_served(planned) else UndefinedCasts()
     with torch.no_grad(), casts or nullcontext():
-        outputs = tuple(tensor.clone() for tensor in flat_tensors(eager(*given)))
-    if casts and casts.found:
-        raise _LeftOpen(f"what the model casts ({casts.found}) lies beyond what that type holds")
-    left = () if identical(given, planned.inputs) else given
-    return _Ran(planned, outputs, left, beside(planned.inputs))
+        outputs = tuple(tensor.clone() for tensor in flat_tensors(eager(*inputs)))
+    if casts and casts.first_cast:
+        raise _UndefinedResult(
+            f"what the model casts ({casts.first_cast}) lies beyond what that type holds"
+        )
+    left = () if identical(inputs, planned.inputs) else inputs
+    return _PendingCase(planned, outputs, left, submit(planned.inputs))
 
 
 def _digest_inputs(cases: Sequence[ReferenceCase]) -> Digest:
     """Return the digest of all names and inputs of these cases, as they were carried out."""
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for case in cases:
-        whole.update(f"{case.name}\n".encode())
+        digest.update(f"{case.name}\n".encode())
         for tensor in case.inputs:
-            whole.update(f"{tensor.dtype} {list(tensor.shape)}\n".encode())
-            whole.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return Digest(f"sha256:{whole.hexdigest()}")
+            digest.update(f"{tensor.dtype} {list(tensor.shape)}\n".encode())
+            digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return Digest(f"sha256:{digest.hexdigest()}")
 
 
 def save_cases(cases: Sequence[ReferenceCase], path: Path) -> None:
@@ -220,8 +222,8 @@ def save_cases(cases: Sequence[ReferenceCase], path: Path) -> None:
 
 def load_cases(path: Path) -> tuple[ReferenceCase, ...]:
     """Return the cases that `run` wrote to `path`, mapped from the file rather than copied."""
-    plain = torch.load(path, weights_only=True, mmap=True)
-    return tuple(ReferenceCase(**case) for case in plain)
+    states = torch.load(path, weights_only=True, mmap=True)
+    return tuple(ReferenceCase(**case) for case in states)
 
 
 def reference_functions(
@@ -236,23 +238,23 @@ def reference_functions(
     """
     if program_file is None:
         module = delivery.module
-        return module, lambda: _in_float64(same_tensors(module), lambda inputs: inputs)
+        return module, lambda: _float64_runner(copy_sharing_tensors(module), lambda inputs: inputs)
     program = load_program(program_file)
-    return program.module(), lambda: _in_float64(
-        same_tensors(program.graph_module), lambda inputs: lifted_inputs(program, inputs)
+    return program.module(), lambda: _float64_runner(
+        copy_sharing_tensors(program.graph_module), lambda inputs: lifted_inputs(program, inputs)
     )
 
 
-def _in_float64(
+def _float64_runner(
     module: torch.fx.GraphModule, arguments: Callable[[Tensors], Sequence[torch.Tensor]]
 ) -> Float64:
-    kept: dict[str, torch.dtype] | None = None
+    casts: dict[str, torch.dtype] | None = None
 
     def run(inputs: Tensors) -> tuple[Tensors, int]:
-        nonlocal kept
-        given = arguments(inputs)
-        if kept is None:
-            kept = dict(kept_casts(module, given))
-        return run_in_float64(module, given, kept)
+        nonlocal casts
+        module_inputs = arguments(inputs)
+        if casts is None:
+            casts = dict(narrowing_casts(module, module_inputs))
+        return run_in_float64(module, module_inputs, casts)
 
     return run

@@ -17,7 +17,7 @@ import torch
 
 from handoff.artifacts.recipe.tolerance import Deviation, Tolerance
 from handoff.tasks.optimize.programs import load_program
-from handoff.tasks.verify.compare import Typical
+from handoff.tasks.verify.compare import TypicalError
 from handoff.tasks.verify.elements import ROOM_PER_ERROR, finite_in_all, root_mean_square
 from handoff.tasks.verify.figures import measure
 from handoff.tasks.verify.float64 import flat_tensors
@@ -25,12 +25,12 @@ from handoff.tasks.verify.loading import copies
 from handoff.tasks.verify.reference import ReferenceCase
 
 
-class Rounded:
-    """The program in `file`, whose output at `place` is the metric's to judge."""
+class RoundedProgram:
+    """The program in `file`, whose output at `index` is the metric's to judge."""
 
-    def __init__(self, file: Path, place: int) -> None:
+    def __init__(self, file: Path, index: int) -> None:
         """Read nothing yet."""
-        self.place = place
+        self.index = index
         self._file = file
         self._eager: dict[str, torch.Tensor] = {}
 
@@ -40,50 +40,54 @@ class Rounded:
         model: Callable[..., object] = load_program(self._file).module(check_guards=False)
         return model
 
-    def beside(self, cases: Sequence[ReferenceCase]) -> tuple[ReferenceCase, ...]:
+    def with_program_outputs(self, cases: Sequence[ReferenceCase]) -> tuple[ReferenceCase, ...]:
         """Return the cases with what the program gives for its output, in the place of eager's.
 
         Where eager's elements are not finite, or the program's aren't though eager's are, eager's
         stay: rounding is no reason for that.
         """
-        return tuple(self._beside(case) for case in cases)
+        return tuple(self._with_program_output(case) for case in cases)
 
-    def _beside(self, case: ReferenceCase) -> ReferenceCase:
+    def _with_program_output(self, case: ReferenceCase) -> ReferenceCase:
         with torch.no_grad():
-            given = flat_tensors(self.model(*copies(case.inputs)))
-        eager, rounded = case.eager[self.place], given[self.place]
+            outputs = flat_tensors(self.model(*copies(case.inputs)))
+        eager, rounded = case.eager[self.index], outputs[self.index]
         if rounded.shape != eager.shape or rounded.dtype != eager.dtype:
             return case
         self._eager[case.name] = eager
-        kept = torch.where(eager.isfinite() & rounded.isfinite(), rounded, eager)
-        outputs = (*case.eager[: self.place], kept, *case.eager[self.place + 1 :])
+        merged = torch.where(eager.isfinite() & rounded.isfinite(), rounded, eager)
+        outputs = (*case.eager[: self.index], merged, *case.eager[self.index + 1 :])
         return replace(case, eager=outputs)
 
-    def beside_eager(self, found: Deviation, case: ReferenceCase, got: torch.Tensor) -> Deviation:
+    def relate_to_eager(
+        self, deviation: Deviation, case: ReferenceCase, got: torch.Tensor
+    ) -> Deviation:
         """Return the deviation with its figures to the delivered model: the judgement stays.
 
         `got` is what the package gives for the output, of any shape and dtype.
         """
-        eager, exact = self._eager.get(case.name), case.float64[self.place]
+        eager, exact = self._eager.get(case.name), case.float64[self.index]
         if eager is None or got.shape != eager.shape or got.dtype != eager.dtype:
-            return found
-        package, own, true = finite_in_all(got, eager, exact)
-        apart = (package - own).abs()
+            return deviation
+        package, delivered, float64 = finite_in_all(got, eager, exact)
+        distance = (package - delivered).abs()
         return replace(
-            found,
-            max_abs=float(apart.max()) if apart.numel() else 0.0,
-            max_rel=float((apart / own.abs())[own != 0].max()) if bool((own != 0).any()) else 0.0,
-            rmse_package=root_mean_square(package - true),
-            rmse_eager=root_mean_square(own - true),
+            deviation,
+            max_abs=float(distance.max()) if distance.numel() else 0.0,
+            max_rel=float((distance / delivered.abs())[delivered != 0].max())
+            if bool((delivered != 0).any())
+            else 0.0,
+            rmse_package=root_mean_square(package - float64),
+            rmse_eager=root_mean_square(delivered - float64),
             figures=measure(got, eager, exact),
         )
 
     def eager(self, case: ReferenceCase) -> torch.Tensor:
         """Return eager's own output at the place: of any shape, in its own dtype."""
-        return self._eager.get(case.name, case.eager[self.place])
+        return self._eager.get(case.name, case.eager[self.index])
 
     @staticmethod
-    def tolerance(agreed: Tolerance, typical: Typical) -> Tolerance:
+    def tolerance(agreed: Tolerance, typical: TypicalError) -> Tolerance:
         """Return the tolerance with room for the rounding, whose usual size is `typical`."""
         return replace(
             agreed,

@@ -16,7 +16,7 @@ import torch
 
 # A feature is unlike the whole where it is so many times smaller, seen on so many values.
 _UNLIKE = 0.1
-_SEEN = 8
+_FEWEST_VALUES = 8
 # How often a feature like the others may be taken for one that isn't, because it is small by luck.
 _BY_LUCK = 1e-6
 # What is left of terms that cancel is off by the rounding of these, if not by luck.
@@ -43,48 +43,53 @@ class Scale:
         float64, shows that, where the spacing of its dtype is `eps`.
         """
         finite = torch.where(torch.isfinite(want), want, 0.0)
-        whole = _rms(finite, tuple(range(want.dim())))
-        usual = whole.expand(want.shape)
-        for axis, known in self._along(want):
+        overall = _rms(finite, tuple(range(want.dim())))
+        usual = overall.expand(want.shape)
+        for axis, usual_size in self._broadcast_features(want):
             others = tuple(a for a in range(want.dim()) if a != axis)
-            here = _rms(finite, others).reshape(known.shape)
-            own = torch.maximum(known, here)
-            is_small = own < _UNLIKE * whole
+            here = _rms(finite, others).reshape(usual_size.shape)
+            feature_size = torch.maximum(usual_size, here)
+            is_small = feature_size < _UNLIKE * overall
             # Of most outputs none is, and nothing further is asked.
             if not bool(is_small.any()):
                 continue
-            least = torch.maximum(known, here * _luck(want.numel() // want.shape[axis]))
-            is_new = least < _UNLIKE * whole
+            least = torch.maximum(usual_size, here * _luck_factor(want.numel() // want.shape[axis]))
+            is_small_in_itself = least < _UNLIKE * overall
             if exact is not None:
                 noise = want - exact
                 carried = _rms(torch.where(torch.isfinite(noise), noise, 0.0), others)
-                is_new &= carried.reshape(known.shape) < _CARRIED * eps * whole
-            unlike = is_small & ((known < _UNLIKE * known.square().mean().sqrt()) | is_new)
-            usual = torch.where(unlike, torch.minimum(usual, own), usual)
+                is_small_in_itself &= carried.reshape(usual_size.shape) < _CARRIED * eps * overall
+            unlike = is_small & (
+                (usual_size < _UNLIKE * usual_size.square().mean().sqrt()) | is_small_in_itself
+            )
+            usual = torch.where(unlike, torch.minimum(usual, feature_size), usual)
         return torch.maximum(want.abs(), usual)
 
-    def largest(self, errors: torch.Tensor) -> torch.Tensor:
+    def noise_sizes(self, errors: torch.Tensor) -> torch.Tensor:
         """Return `sizes` of errors, where features that are noisier than the whole count as such.
 
         Errors and result are float64 of one shape, which may be any. One channel of an image may be
         summed from far more terms than the others.
         """
         usual = self.sizes(errors)
-        whole = _rms(torch.where(torch.isfinite(errors), errors, 0.0), tuple(range(errors.dim())))
-        for _, known in self._along(errors):
-            noisy = torch.where(known > whole, known, 0.0)
-            usual = torch.where(usual >= whole, torch.maximum(usual, noisy), usual)
+        overall = _rms(torch.where(torch.isfinite(errors), errors, 0.0), tuple(range(errors.dim())))
+        for _, usual_size in self._broadcast_features(errors):
+            noisy = torch.where(usual_size > overall, usual_size, 0.0)
+            usual = torch.where(usual >= overall, torch.maximum(usual, noisy), usual)
         return usual
 
-    def _along(self, tensor: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    def _broadcast_features(self, tensor: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
         """Give each axis of which the features are known, and these so that they broadcast.
 
         That is `[1, n, 1]` for the second axis of three. None of a tensor without elements: data
         may have decided that no row is left.
         """
-        for axis, known in self.features.items() if tensor.numel() else ():
-            if axis < tensor.dim() and tensor.shape[axis] == known.numel():
-                yield axis, known.reshape([-1 if a == axis else 1 for a in range(tensor.dim())])
+        for axis, usual_size in self.features.items() if tensor.numel() else ():
+            if axis < tensor.dim() and tensor.shape[axis] == usual_size.numel():
+                yield (
+                    axis,
+                    usual_size.reshape([-1 if a == axis else 1 for a in range(tensor.dim())]),
+                )
 
 
 NO_SCALE = Scale()
@@ -96,24 +101,24 @@ def find_scale(outputs: Iterable[torch.Tensor]) -> Scale:
     Of outputs that aren't floating-point, or not of one rank, there is none. Axes of which the size
     differs between cases are no features, nor is the first of several.
     """
-    seen = [t.double() for t in outputs if t.is_floating_point() and t.numel()]
-    if not seen or len({t.dim() for t in seen}) > 1:
+    floating = [t.double() for t in outputs if t.is_floating_point() and t.numel()]
+    if not floating or len({t.dim() for t in floating}) > 1:
         return NO_SCALE
-    rank = seen[0].dim()
-    squares = [torch.where(torch.isfinite(t), t, 0.0).square() for t in seen]
+    rank = floating[0].dim()
+    squares = [torch.where(torch.isfinite(t), t, 0.0).square() for t in floating]
     features = {}
     for axis in range(1 if rank > 1 else 0, rank):
-        if len({t.shape[axis] for t in seen}) > 1 or seen[0].shape[axis] < 2:
+        if len({t.shape[axis] for t in floating}) > 1 or floating[0].shape[axis] < 2:
             continue
         others = tuple(a for a in range(rank) if a != axis)
-        values = sum(t.numel() // t.shape[axis] for t in seen)
-        if values >= _SEEN:
+        values = sum(t.numel() // t.shape[axis] for t in floating)
+        if values >= _FEWEST_VALUES:
             totals = [t.sum(others) if others else t for t in squares]
             features[axis] = (torch.stack(totals).sum(0) / values).sqrt()
     return Scale(features)
 
 
-def _luck(values: int) -> float:
+def _luck_factor(values: int) -> float:
     """Return how many times smaller than usual the RMS of so many normal numbers is by luck.
 
     Their mean square is chi-squared; of its lower tail, the first term of the series.

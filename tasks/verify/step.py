@@ -31,27 +31,27 @@ from handoff.tasks.probe.limited_time import LimitedTime, bytes_of
 from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.elements import identical
 from handoff.tasks.verify.figures import spreads_of
-from handoff.tasks.verify.findings import Findings, drawn_of, yardsticks_of
+from handoff.tasks.verify.findings import Findings, drawn_cases, yardsticks_of
 from handoff.tasks.verify.loading import (
     PACKAGE,
     SHARED_LIBRARY,
     Tensors,
+    call_from_host,
     copies,
     device_of,
-    from_the_host,
     open_package,
     open_shared_library,
 )
 from handoff.tasks.verify.messages import VerifyJob, VerifyResult
 from handoff.tasks.verify.metric.evaluating import evaluate
 from handoff.tasks.verify.reference import ReferenceCase, load_cases
-from handoff.tasks.verify.rounded import Rounded
-from handoff.tasks.verify.torch_versions.client import package_of_other_torch
+from handoff.tasks.verify.rounded import RoundedProgram
+from handoff.tasks.verify.torch_versions.client import open_in_other_torch
 
 # So many of the smallest cases are called in other manners, and by the second loader.
-_FEW = 2
+_FEW_CASES = 2
 # So many sizes are compared whatever time that takes.
-_SIZES = 2
+_LEAST_SIZES = 2
 # So often each thread calls with each of the few cases.
 _ROUNDS, _MORE_ROUNDS = 2, 4
 
@@ -64,57 +64,61 @@ def run(job: VerifyJob) -> VerifyResult:
     packages to give the same bits for a few cases. The library's calls are made again, from several
     threads, and with inputs that are laid out differently: what it takes has to be computed right.
     """
-    cases, rounded = load_cases(job.reference), _rounded(job)
+    cases, rounded = load_cases(job.reference), _rounded_program(job)
     if rounded:
-        cases = rounded.beside(cases)
-    found = Findings(
-        job, yardsticks_of(cases), model_of(job), rounded, reasons=[*_other_libraries(job)]
+        cases = rounded.with_program_outputs(cases)
+    findings = Findings(
+        job, yardsticks_of(cases), model_of(job), rounded, reasons=[*_check_libraries(job)]
     )
-    with _opened(job, SHARED_LIBRARY) as library:
-        given, left_out = _compare_all(found, library, cases)
+    with _open(job, SHARED_LIBRARY) as library:
+        outputs, left_out = _compare_all(findings, library, cases)
         cases = tuple(case for case in cases if case.name not in left_out)
-        if not found.reasons:
-            _try_manners(found, library, cases, given)
-        found.reasons += _unchecked_inputs(library, cases)
-        measured = _measure_metric(found, library)
+        if not findings.reasons:
+            _try_call_patterns(findings, library, cases, outputs)
+        findings.reasons += _check_dtype_guard(library, cases)
+        metric = _measure_metric(findings, library)
     # Its copy of the weights goes with it, before another comes.
     del library
-    with _opened(job, PACKAGE) as package:
-        _compare_package(found, package, (drawn_of(cases) or cases)[:_FEW], given)
-    found.reasons += _beyond_assumptions(job.assumed, cases)
+    with _open(job, PACKAGE) as package:
+        _compare_package(findings, package, (drawn_cases(cases) or cases)[:_FEW_CASES], outputs)
+    findings.reasons += _check_assumptions(job.assumed, cases)
     if not cases:
-        found.reasons.append("no case of the input plan could be compared")
-    found.refuse_decisions()
-    found.tell_what_shows_nothing(drawn_of(cases))
-    found.tell_set_aside()
-    found.tell_atomic_sums()
-    blind = _blind_outputs(cases)
-    found.notes += [f"output {index} is {what} at every input" for index, what in blind]
+        findings.reasons.append("no case of the input plan could be compared")
+    findings.refuse_decisions()
+    findings.note_vacuous_tolerances(drawn_cases(cases))
+    findings.note_unjudged_elements()
+    findings.note_atomic_sums()
+    blind = _find_blind_outputs(cases)
+    findings.notes += [f"output {index} is {what} at every input" for index, what in blind]
+    no_time = tuple(
+        f"{name}: no time for it under emulation (the recipe's verify.emulated_seconds)"
+        for name in left_out
+    )
     return VerifyResult(
-        tuple(found.deviations), tuple(found.reasons), tuple(found.notes),
-        tuple(index for index, _ in blind), spreads_of(found.spreads.values()),
-        found.not_comparable(), measured, tuple(map(_told_left_out, left_out)),
+        tuple(findings.deviations), tuple(findings.reasons), tuple(findings.notes),
+        tuple(index for index, _ in blind), spreads_of(findings.spreads.values()),
+        findings.incomparable_outputs(), metric, no_time,
     )  # fmt: skip
 
 
 @contextmanager
-def _opened(job: VerifyJob, file: str) -> Iterator[Package]:
+def _open(job: VerifyJob, file: str) -> Iterator[Package]:
     """Open one of the two packages until the body ends, where its processor is: here, or nowhere.
 
     What is for another processor is called under emulation, and what is tried with another torch
     in a process of that one's.
     """
     if job.torch is not None:
-        with package_of_other_torch(job.torch, job.folder / file) as distant:
-            yield distant
+        with open_in_other_torch(job.torch, job.folder / file) as package:
+            yield package
         return
     if job.calls is not None:
-        with emulated_package(job.calls, file) as emulated:
-            yield emulated
+        with emulated_package(job.calls, file) as package:
+            yield package
         return
     device = device_of(job.target)
     opening = open_package if file == PACKAGE else open_shared_library
-    yield from_the_host(opening(job.folder / file, device), device)
+    yield call_from_host(opening(job.folder / file, device), device)
 
 
 def model_of(job: VerifyJob) -> Callable[[], Callable[..., object]] | None:
@@ -132,36 +136,36 @@ def model_of(job: VerifyJob) -> Callable[[], Callable[..., object]] | None:
     return model
 
 
-def _rounded(job: VerifyJob) -> Rounded | None:
+def _rounded_program(job: VerifyJob) -> RoundedProgram | None:
     """Return the program whose output the metric judges; None where a tolerance judges all."""
     if job.rounded is None or job.staging is None:
         return None
-    place = read_contract(job.staging).covered(len(job.outputs))
-    return None if place is None else Rounded(job.rounded, place)
+    index = read_contract(job.staging).covered(len(job.outputs))
+    return None if index is None else RoundedProgram(job.rounded, index)
 
 
-def _measure_metric(found: Findings, library: Package) -> MeasuredMetric | None:
+def _measure_metric(findings: Findings, library: Package) -> MeasuredMetric | None:
     """Compute the metric of the delivery's evaluation; refuse what loses more than was agreed.
 
     Where nothing was rounded, the tolerance is kept, and too few samples are no reason.
     """
-    job = found.job
+    job = findings.job
     if job.evaluation is None or job.staging is None:
         return None
     try:
         measured = evaluate(job.staging, job.evaluation, library, job.recipe)
     except RuntimeError as error:
-        found.reasons.append(f"evaluation: the package failed: {first_line(error)}")
+        findings.reasons.append(f"evaluation: the package failed: {first_line(error)}")
         return None
-    decides = found.rounded is not None
+    decides = findings.rounded is not None
     measured = replace(measured, decides=decides)
     is_open = measured.standing == "not known" and decides
     if measured.standing == "broken" or is_open:
-        found.reasons.append(f"metric: {measured.text}")
+        findings.reasons.append(f"metric: {measured.text}")
     else:
-        found.notes.append(measured.text)
+        findings.notes.append(measured.text)
     if decides:
-        found.notes.append(
+        findings.notes.append(
             f"{measured.output} is judged by {measured.name} instead of a tolerance, and compared "
             "with what the rounded program gives, to find what the compiler gets wrong"
         )
@@ -169,129 +173,136 @@ def _measure_metric(found: Findings, library: Package) -> MeasuredMetric | None:
 
 
 def _compare_all(
-    found: Findings, library: Package, cases: Sequence[ReferenceCase]
+    findings: Findings, library: Package, cases: Sequence[ReferenceCase]
 ) -> tuple[dict[str, Tensors], list[str]]:
     """Compare the library's outputs with every case's reference; return what it gave.
 
     Beside it are the names of those that there was no time for: under emulation it is limited.
     """
-    gave: dict[str, Tensors] = {}
+    outputs: dict[str, Tensors] = {}
     left_out: list[str] = []
     limit_s = math.inf
-    if found.job.calls is not None:
-        limit_s = found.job.recipe.verify.emulated_seconds
-        # Further sizes tell more than further values of one.
+    if findings.job.calls is not None:
+        limit_s = findings.job.recipe.verify.emulated_seconds
+        # Further sizes show more than further values of one.
         cases = sorted(cases, key=lambda case: (case.values != "drawn", bytes_of(case.inputs)))
     timed = LimitedTime(library, limit_s)
     sizes: set[int] = set()
     for case in cases:
         size = bytes_of(case.inputs)
-        if not timed.has_time_for(case.inputs) and (len(sizes) >= _SIZES or size in sizes):
+        if not timed.has_time_for(case.inputs) and (len(sizes) >= _LEAST_SIZES or size in sizes):
             left_out.append(case.name)
             continue
         sizes.add(size)
         try:
-            given = copies(case.inputs)
-            gave[case.name] = timed(given)
+            inputs = copies(case.inputs)
+            outputs[case.name] = timed(inputs)
         except RuntimeError as error:
-            told = f"{case.name}: the package failed: {first_line(error)}"
+            text = f"{case.name}: the package failed: {first_line(error)}"
             # An error is no wrong number, where nobody has said that this is served.
-            (found.reasons if case.is_served else found.notes).append(told)
+            (findings.reasons if case.is_served else findings.notes).append(text)
             continue
-        found.compare(case.name, case, gave[case.name])
-        found.reasons += _inputs_changed(case, given)
-    return gave, left_out
-
-
-def _told_left_out(name: str) -> str:
-    return f"{name}: no time for it under emulation (the recipe's verify.emulated_seconds)"
+        findings.compare(case.name, case, outputs[case.name])
+        findings.reasons += _check_inputs_unchanged(case, inputs)
+    return outputs, left_out
 
 
 def _compare_package(
-    found: Findings, package: Package, cases: Sequence[ReferenceCase], gave: dict[str, Tensors]
+    findings: Findings,
+    package: Package,
+    cases: Sequence[ReferenceCase],
+    outputs: dict[str, Tensors],
 ) -> None:
     """Call torch's loader of packages: it has to give what the bare library gave."""
     for case in cases:
-        if case.name not in gave:
+        if case.name not in outputs:
             continue
         try:
             again = package(copies(case.inputs))
         except RuntimeError as error:
-            found.reasons.append(f"{case.name}: the package failed: {first_line(error)}")
+            findings.reasons.append(f"{case.name}: the package failed: {first_line(error)}")
             continue
-        if not identical(gave[case.name], again):
-            found.differs(case, "in model.pt2", again, "model.pt2 and model.so give different bits")
+        if not identical(outputs[case.name], again):
+            findings.judge_difference(
+                case, "in model.pt2", again, "model.pt2 and model.so give different bits"
+            )
 
 
-def _inputs_changed(case: ReferenceCase, given: Tensors) -> Iterator[str]:
+def _check_inputs_unchanged(case: ReferenceCase, inputs: Tensors) -> Iterator[str]:
     """Give a reason for each input that the package leaves behind otherwise than eager does."""
-    for place, (got, before) in enumerate(zip(given, case.inputs, strict=True)):
-        want = case.left[place] if case.left else before
+    for index, (got, before) in enumerate(zip(inputs, case.inputs, strict=True)):
+        want = case.left[index] if case.left else before
         # Most are left as they were, which is seen at once.
         if torch.equal(got, want):
             continue
         if not torch.allclose(got, want, rtol=1e-4, atol=1e-6, equal_nan=True):
-            yield f"{case.name}: the package writes something else to input {place} than eager does"
+            yield f"{case.name}: the package writes something else to input {index} than eager does"
 
 
-def _try_manners(
-    found: Findings, library: Package, cases: Sequence[ReferenceCase], gave: dict[str, Tensors]
+def _try_call_patterns(
+    findings: Findings,
+    library: Package,
+    cases: Sequence[ReferenceCase],
+    first_outputs: dict[str, Tensors],
 ) -> None:
     """Call the package in other manners: what it gives has to be right, or an error."""
-    few = [(case, gave[case.name]) for case in drawn_of(cases)[:_FEW]]
-    for case, manner, outputs in repeated_calls(library, few):
-        found.differs(case, manner, outputs, f"{manner}, the package gives other bits")
-    # What isn't told by its bits has to show in numbers, and is given more occasions to.
-    rounds = _MORE_ROUNDS if found.job.atomic_sums else _ROUNDS
-    for case, manner, outputs in threaded_calls(library, few, rounds):
-        found.differs(case, manner, outputs, f"{manner}, the package gives other bits")
+    few_cases = [(case, first_outputs[case.name]) for case in drawn_cases(cases)[:_FEW_CASES]]
+    for case, manner, outputs in repeated_calls(library, few_cases):
+        findings.judge_difference(case, manner, outputs, f"{manner}, the package gives other bits")
+    # What isn't seen by its bits has to show in numbers, and is given more occasions to.
+    rounds = _MORE_ROUNDS if findings.job.atomic_sums else _ROUNDS
+    for case, manner, outputs in threaded_calls(library, few_cases, rounds):
+        findings.judge_difference(case, manner, outputs, f"{manner}, the package gives other bits")
     refused = set()
-    for case, name, inputs in _laid_out_differently(cases):
+    for case, name, inputs in _layout_variants(cases):
         try:
             outputs = library(inputs)
         except RuntimeError:
             refused.add(name.rpartition(" ")[2])
         else:
-            found.compare(name, case, outputs)
+            findings.compare(name, case, outputs)
     if refused:
-        found.notes.append(
+        findings.notes.append(
             f"inputs in other memory layouts ({', '.join(sorted(refused))}) are refused with an "
             'error; load(..., layouts="copy") copies them instead'
         )
 
 
-def _laid_out_differently(
+def _layout_variants(
     cases: Sequence[ReferenceCase],
 ) -> Iterator[tuple[ReferenceCase, str, Tensors]]:
-    several = [case for case in cases if case.values == "repeated"]
-    for case in several:
+    repeated = [case for case in cases if case.values == "repeated"]
+    for case in repeated:
         yield case, f"{case.name}, expanded", expanded_inputs(case)
-    drawn = drawn_of(cases)
+    drawn = drawn_cases(cases)
     # Not the smallest: strides of axes of one element say nothing.
     for case in drawn[1:2] or drawn[:1]:
         for name, inputs in other_layouts(case):
             yield case, name, inputs
 
 
-def _blind_outputs(cases: Sequence[ReferenceCase]) -> list[tuple[int, str]]:
+def _find_blind_outputs(cases: Sequence[ReferenceCase]) -> list[tuple[int, str]]:
     """Return the outputs that a wrong package may give, too: one number in every case, or nothing.
 
     Each comes with what it is: the number, or `empty` where it has no element in any case.
     """
-    drawn = drawn_of(cases)
+    drawn = drawn_cases(cases)
     blind = []
     for index in range(min((len(case.float64) for case in drawn), default=0)):
         if not any(case.eager[index].numel() for case in drawn):
             blind.append((index, "empty"))
             continue
-        only = _only_number([case.float64[index] for case in drawn])
+        constant = _constant_value([case.float64[index] for case in drawn])
         # What rounding makes vary in eager alone, a wrong package makes vary otherwise.
-        if only is not None and _only_number([case.eager[index] for case in drawn]) is not None:
-            blind.append((index, f"{only:g}"))
+        if (
+            constant is not None
+            and _constant_value([case.eager[index] for case in drawn]) is not None
+        ):
+            blind.append((index, f"{constant:g}"))
     return blind
 
 
-def _only_number(outputs: Sequence[torch.Tensor]) -> float | None:
+def _constant_value(outputs: Sequence[torch.Tensor]) -> float | None:
     """Return the number that all elements of all tensors are; None where they differ."""
     values = [output.double().flatten() for output in outputs if output.numel()]
     if not values:
@@ -300,7 +311,7 @@ def _only_number(outputs: Sequence[torch.Tensor]) -> float | None:
     return float(ends[0]) if bool((ends == ends[0]).all()) else None
 
 
-def _beyond_assumptions(
+def _check_assumptions(
     assumed: tuple[AssumedRange, ...], cases: tuple[ReferenceCase, ...]
 ) -> list[str]:
     """Return a reason for each range that the compiler assumed and that no case went beyond."""
@@ -315,7 +326,7 @@ def _beyond_assumptions(
     return reasons
 
 
-def _unchecked_inputs(library: Package, cases: tuple[ReferenceCase, ...]) -> list[str]:
+def _check_dtype_guard(library: Package, cases: tuple[ReferenceCase, ...]) -> list[str]:
     """Return a reason where the package runs on another dtype than the declared one.
 
     The other one is wider, so that a package which doesn't look reads no further than it should.
@@ -331,14 +342,14 @@ def _unchecked_inputs(library: Package, cases: tuple[ReferenceCase, ...]) -> lis
     return ["the package takes an input of another dtype without a word"]
 
 
-def _other_libraries(job: VerifyJob) -> Iterator[str]:
+def _check_libraries(job: VerifyJob) -> Iterator[str]:
     """Give a reason if `model.so` is not the file that was compiled, or `model.pt2` has another."""
-    found = digest_file(job.folder / SHARED_LIBRARY)
-    if job.library not in ("", found):
-        yield f"model.so is not the file that was compiled: {found}, and not {job.library}"
-    inside = digest_library(job.folder / PACKAGE)
-    if inside != found:
-        yield f"model.pt2 holds another library than model.so: {inside}, and not {found}"
+    digest = digest_file(job.folder / SHARED_LIBRARY)
+    if job.library not in ("", digest):
+        yield f"model.so is not the file that was compiled: {digest}, and not {job.library}"
+    packaged = digest_library(job.folder / PACKAGE)
+    if packaged != digest:
+        yield f"model.pt2 holds another library than model.so: {packaged}, and not {digest}"
     kernels = job.folder / EXTERN_KERNELS_FILE
     if read_kernels(job.folder / PACKAGE) != (kernels.read_bytes() if kernels.exists() else None):
         yield "model.pt2 has other operators called by name than model.json"

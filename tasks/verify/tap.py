@@ -48,14 +48,14 @@ def run(job: TapJob) -> TapResult:
         return TapResult(job.program, job.reference, ())
     _return_only(program, taps)
     job.folder.mkdir(parents=True, exist_ok=True)
-    tapped = [_reference(program, case) for case in cases]
-    save_cases(tapped, job.folder / REFERENCE_FILE)
+    tapped_cases = [_tapped_case(program, case) for case in cases]
+    save_cases(tapped_cases, job.folder / REFERENCE_FILE)
     save_program(program, job.folder / PROGRAM_FILE)
     names = tuple(f"{node.name} ({node.target})" for node in taps)
     return TapResult(job.folder / PROGRAM_FILE, job.folder / REFERENCE_FILE, names)
 
 
-class _Watching(torch.fx.Interpreter):
+class _RangeRecorder(torch.fx.Interpreter):
     """Notes the range of each floating-point value."""
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -74,16 +74,16 @@ def _varied_nodes(program: ExportedProgram, cases: Sequence[ReferenceCase]) -> s
     """Return the values that are finite and not one number in all cases that depend on inputs."""
     ranges: dict[torch.fx.Node, list[float]] = {}
     for case in cases:
-        watching = _Watching(program.graph_module)
+        recorder = _RangeRecorder(program.graph_module)
         with torch.no_grad():
-            watching.run(*[t.clone() for t in lifted_inputs(program, case.inputs)])
-        for node, ends in watching.ranges.items():
+            recorder.run(*[t.clone() for t in lifted_inputs(program, case.inputs)])
+        for node, ends in recorder.ranges.items():
             ranges.setdefault(node, []).extend(ends)
     dependent = _dependent_nodes(program)
     return {n for n, ends in ranges.items() if n in dependent and min(ends) < max(ends)}
 
 
-class _Keeping(torch.fx.Interpreter):
+class _ValueRecorder(torch.fx.Interpreter):
     """Keeps each floating-point value, as it was when its node had run."""
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -100,31 +100,31 @@ class _Keeping(torch.fx.Interpreter):
 def _comparable_nodes(program: ExportedProgram, case: ReferenceCase) -> set[torch.fx.Node]:
     """Return the values few of whose elements rounding alone moves by about their own size."""
     arguments = lifted_inputs(program, case.inputs)
-    keeping = _Keeping(program.graph_module)
+    recorder = _ValueRecorder(program.graph_module)
     with torch.no_grad():
-        keeping.run(*[t.clone() for t in arguments])
-    nodes, values = list(keeping.values), tuple(keeping.values.values())
+        recorder.run(*[t.clone() for t in arguments])
+    nodes, values = list(recorder.values), tuple(recorder.values.values())
 
-    def inner(*given: torch.Tensor) -> list[torch.Tensor]:
-        again = _Keeping(program.graph_module)
-        again.run(*given)
-        return [again.values[node] for node in nodes]
+    def inner(*inputs: torch.Tensor) -> list[torch.Tensor]:
+        inner_recorder = _ValueRecorder(program.graph_module)
+        inner_recorder.run(*inputs)
+        return [inner_recorder.values[node] for node in nodes]
 
     conditioning = Conditioning(inner, arguments, values, case.name)
-    found = set()
-    for place, node in enumerate(nodes):
-        size = NO_SCALE.sizes(values[place].double())
-        moved = ROOM_PER_MOVE * conditioning.moved(place, FEWEST_RUNS)
+    comparable = set()
+    for index, node in enumerate(nodes):
+        size = NO_SCALE.sizes(values[index].double())
+        moved = ROOM_PER_MOVE * conditioning.moved(index, FEWEST_RUNS)
         if float((moved > size).double().mean()) <= MOST_INCOMPARABLE:
-            found.add(node)
-    return found
+            comparable.add(node)
+    return comparable
 
 
 def _dependent_nodes(program: ExportedProgram) -> set[torch.fx.Node]:
-    given = set(program.graph_signature.user_inputs)
+    input_names = set(program.graph_signature.user_inputs)
     dependent: set[torch.fx.Node] = set()
     for node in program.graph.nodes:
-        if node.name in given or not dependent.isdisjoint(node.all_input_nodes):
+        if node.name in input_names or not dependent.isdisjoint(node.all_input_nodes):
             dependent.add(node)
     return dependent
 
@@ -137,15 +137,15 @@ def _last_varied(
     assert isinstance(outputs, (list, tuple))
     # Behind the user's outputs may stand buffers that the graph writes.
     written = len(outputs) - len(program.graph_signature.user_outputs)
-    ahead = {outputs[written + index] for index in blind}
+    upstream = {outputs[written + index] for index in blind}
     found: list[torch.fx.Node] = []
     for node in reversed(program.graph.nodes):
-        if node not in ahead:
+        if node not in upstream:
             continue
         if node in varied:
             found.append(node)
         else:
-            ahead.update(node.all_input_nodes)
+            upstream.update(node.all_input_nodes)
     return found[:_MOST_TAPS]
 
 
@@ -164,7 +164,7 @@ def _return_only(program: ExportedProgram, taps: list[torch.fx.Node]) -> None:
         call.out_spec = torch.utils._pytree.tree_structure(tuple(taps))
 
 
-def _reference(program: ExportedProgram, case: ReferenceCase) -> ReferenceCase:
+def _tapped_case(program: ExportedProgram, case: ReferenceCase) -> ReferenceCase:
     arguments = lifted_inputs(program, case.inputs)
     with torch.no_grad():
         eager = torch.fx.Interpreter(program.graph_module).run(*[t.clone() for t in arguments])

@@ -10,11 +10,17 @@ from dataclasses import dataclass
 import torch
 
 from handoff.artifacts.delivery.signature import ModelSignature, TensorSpec
-from handoff.tasks.verify.inputs.special import PARTS, SPECIAL, Values, applies, put_in
+from handoff.tasks.verify.inputs.special import (
+    PARTS,
+    SPECIAL,
+    Values,
+    applies,
+    insert_special_values,
+)
 
 # Sizes that catch what compilers get wrong: one element, one more, an odd number, and one that no
 # vector width divides and that is longer than the widest vector (16 float32 in AVX-512).
-_TELLING_SIZES = (7, 17)
+_REVEALING_SIZES = (7, 17)
 # Where types of 8 bits are reduced: below, at and above their vectors of 16, 32 and 64 elements.
 _EIGHT_BIT_SIZES = (15, 16, 31, 32, 33, 63, 64, 65)
 
@@ -33,7 +39,7 @@ class CaseSpec:
 
 
 def plan_cases(signature: ModelSignature, seeds: int) -> tuple[CaseSpec, ...]:
-    """Return the cases: every dynamic dimension at telling sizes, others at a middle one.
+    """Return the cases: every dynamic dimension at revealing sizes, others at a middle one.
 
     Of several dimensions all are once at their smallest together, and once at their largest.
     Every size is drawn once, and the one in the middle of them `seeds` times: what depends on a
@@ -42,7 +48,7 @@ def plan_cases(signature: ModelSignature, seeds: int) -> tuple[CaseSpec, ...]:
     settings: list[dict[str, int]] = []
     middle = middle_sizes(signature)
     for name, limits in signature.dimensions.items():
-        sizes = {limits.min, limits.second, *limits.among(*_TELLING_SIZES), limits.max}
+        sizes = {limits.min, limits.second, *limits.among(*_REVEALING_SIZES), limits.max}
         settings += [{**middle, name: size} for size in sorted(sizes)]
     settings += [
         {name: limits.min for name, limits in signature.dimensions.items()},
@@ -50,11 +56,11 @@ def plan_cases(signature: ModelSignature, seeds: int) -> tuple[CaseSpec, ...]:
     ]
     unique = {tuple(sorted(sizes.items())): sizes for sizes in settings}
     ordered = sorted(unique.values(), key=lambda sizes: (sum(sizes.values()), str(sizes)))
-    middle_place = (len(ordered) - 1) // 2
+    middle_index = (len(ordered) - 1) // 2
     return tuple(
-        CaseSpec(f"{sizes_text(sizes)} seed={seed}", sizes, seed)
-        for place, sizes in enumerate(ordered)
-        for seed in range(seeds if place == middle_place else 1)
+        CaseSpec(f"{format_sizes(sizes)} seed={seed}", sizes, seed)
+        for index, sizes in enumerate(ordered)
+        for seed in range(seeds if index == middle_index else 1)
     )
 
 
@@ -68,7 +74,8 @@ def eight_bit_cases(signature: ModelSignature) -> tuple[CaseSpec, ...]:
         if size in limits
     ]
     return tuple(
-        CaseSpec(f"{sizes_text(one)} one-sided rows", one, 0, "one-sided rows") for one in sizes
+        CaseSpec(f"{format_sizes(case_sizes)} one-sided rows", case_sizes, 0, "one-sided rows")
+        for case_sizes in sizes
     )
 
 
@@ -76,7 +83,7 @@ def special_cases(
     signature: ModelSignature, sizes: Mapping[str, int], kinds: Sequence[Values] = SPECIAL
 ) -> tuple[CaseSpec, ...]:
     """Return the cases of special values at these sizes, those that the inputs may take."""
-    text = sizes_text(sizes)
+    text = format_sizes(sizes)
     return tuple(
         CaseSpec(f"{text} {values}", sizes, 0, values)
         for values in kinds
@@ -89,7 +96,7 @@ def middle_sizes(signature: ModelSignature) -> dict[str, int]:
     return {name: limits.nearest(3) for name, limits in signature.dimensions.items()}
 
 
-def sizes_text(sizes: Mapping[str, int]) -> str:
+def format_sizes(sizes: Mapping[str, int]) -> str:
     """Return the sizes as people read them: `batch=7 length=3`."""
     return " ".join(f"{name}={size}" for name, size in sizes.items()) or "fixed shape"
 
@@ -106,11 +113,11 @@ def draw_inputs(
     drawn = _draw_inputs(signature, case, rows)
     count = len(drawn)
     # Whole numbers of an example may belong together as no draw knows: an order, a length.
-    as_given = rows is not None and case.values in PARTS
+    keeps_integers = rows is not None and case.values in PARTS
     return tuple(
-        tensor if as_given and "int" in spec.dtype
-        else put_in(case.values, spec, tensor, (place, count))
-        for place, (spec, tensor) in enumerate(zip(signature.inputs, drawn, strict=True))
+        tensor if keeps_integers and "int" in spec.dtype
+        else insert_special_values(case.values, spec, tensor, (index, count))
+        for index, (spec, tensor) in enumerate(zip(signature.inputs, drawn, strict=True))
     )  # fmt: skip
 
 
@@ -120,21 +127,21 @@ def _draw_inputs(
     generator = torch.Generator().manual_seed(zlib.crc32(case.name.encode()))
     if rows is None:
         return tuple(_draw(spec, case.sizes, generator) for spec in signature.inputs)
-    taken = signature.measure_inputs(rows)
-    places = {
+    lengths = signature.measure_inputs(rows)
+    indices = {
         name: torch.randint(size, (case.sizes[name],), generator=generator)
-        for name, size in taken.items()
+        for name, size in lengths.items()
     }
-    return tuple(_select(spec, tensor, places) for spec, tensor in
+    return tuple(_select(spec, tensor, indices) for spec, tensor in
                  zip(signature.inputs, rows, strict=True))  # fmt: skip
 
 
 def _select(
-    spec: TensorSpec, tensor: torch.Tensor, places: Mapping[str, torch.Tensor]
+    spec: TensorSpec, tensor: torch.Tensor, indices: Mapping[str, torch.Tensor]
 ) -> torch.Tensor:
     for axis, name in enumerate(spec.shape):
         if isinstance(name, str):
-            tensor = tensor.index_select(axis, places[name])
+            tensor = tensor.index_select(axis, indices[name])
     return tensor.clone()
 
 
@@ -148,19 +155,19 @@ def _draw(spec: TensorSpec, sizes: Mapping[str, int], generator: torch.Generator
             return torch.randn(shape, generator=generator).to(dtype)
         unit = torch.rand(shape, generator=generator)
         return (spec.low + (spec.high - spec.low) * unit).to(dtype)
-    low, high = _whole_limits(spec, torch.iinfo(dtype))
+    low, high = _integer_limits(spec, torch.iinfo(dtype))
     # One more than the largest number of 64 bits is none that randint takes.
     end = min(high + 1, torch.iinfo(torch.int64).max)
     drawn = torch.randint(min(low, end - 1), end, shape, generator=generator)
     if high - low > _WIDE:
-        drawn = _with_small_ones(drawn, low, high, generator)
+        drawn = _mix_in_small_numbers(drawn, low, high, generator)
     if (low, high) == (0, 1) and len(shape) > 1 and shape[-1]:
         # A mask that shuts a whole row out makes NaN of it in many models.
         drawn[..., 0] = 1
     return drawn.to(dtype)
 
 
-def _with_small_ones(
+def _mix_in_small_numbers(
     drawn: torch.Tensor, low: int, high: int, generator: torch.Generator
 ) -> torch.Tensor:
     """Put numbers of all magnitudes in the place of half of what was drawn from a wide range.
@@ -171,12 +178,12 @@ def _with_small_ones(
     size, side, turn = (torch.rand(drawn.shape, generator=generator) for _ in range(3))
     steps = (2.0 ** (62.0 * size.double())).long() - 1
     nearest = min(max(0, low), high)
-    inside = nearest + torch.where((side < 0.5) & (nearest > low), -steps, steps)
-    fits = (inside >= low) & (inside <= high)
-    return torch.where((turn < 0.5) & fits, inside, drawn)
+    small = nearest + torch.where((side < 0.5) & (nearest > low), -steps, steps)
+    fits = (small >= low) & (small <= high)
+    return torch.where((turn < 0.5) & fits, small, drawn)
 
 
-def _whole_limits(spec: TensorSpec, kind: torch.iinfo) -> tuple[int, int]:
+def _integer_limits(spec: TensorSpec, kind: torch.iinfo) -> tuple[int, int]:
     if spec.low is None or spec.high is None:
         return 0, 1
     low, high = math.ceil(spec.low), math.floor(spec.high)

@@ -54,12 +54,12 @@ UNDECLARED: frozenset[Values] = frozenset({
 })  # fmt: skip
 
 # Large beside 1, and far from where a sum of squares leaves the type's range. Of float64 nothing
-# more exact tells what large terms that cancel leave behind, so they are less large.
+# more exact shows what large terms that cancel leave behind, so they are less large.
 _LARGE = {torch.float64: 1e2, torch.float32: 1e4, torch.bfloat16: 1e4, torch.float16: 30.0}
 
 
 def applies(values: Values, inputs: tuple[TensorSpec, ...]) -> bool:
-    """Tell whether a case of these values differs from a random draw for such inputs."""
+    """Return whether a case of these values differs from a random draw for such inputs."""
     unlimited = [spec for spec in inputs if spec.is_unlimited]
     if values in _IN_TURNS:
         return any(spec.shape for spec in unlimited)
@@ -76,7 +76,7 @@ def applies(values: Values, inputs: tuple[TensorSpec, ...]) -> bool:
     return bool(inputs)
 
 
-def put_in(
+def insert_special_values(
     values: Values, spec: TensorSpec, drawn: torch.Tensor, turn: tuple[int, int] = (0, 1)
 ) -> torch.Tensor:
     """Return `drawn` with special values in it, where the input may take them.
@@ -98,27 +98,27 @@ def put_in(
         return drawn
     if values == "repeated":
         return expanded(dynamic_axes(spec), drawn).contiguous()
-    if values in _MAKES_PART:
-        return _MAKES_PART[values](spec, drawn)
+    if values in _PART_MAKERS:
+        return _PART_MAKERS[values](spec, drawn)
     if values in _IN_TURNS:
         if not spec.is_unlimited:
             return drawn
-        return _in_turns(_IN_TURNS[values], drawn, *turn)
+        return _make_in_turns(_IN_TURNS[values], drawn, *turn)
     if values in _UNLIMITED:
-        return _put_unlimited(values, drawn) if spec.is_unlimited else drawn
-    places = torch.arange(drawn.numel()).reshape(drawn.shape) % 2 == 0
+        return _make_unlimited(values, drawn) if spec.is_unlimited else drawn
+    is_even = torch.arange(drawn.numel()).reshape(drawn.shape) % 2 == 0
     if drawn.dtype is torch.bool:
-        return torch.zeros_like(drawn) if values == "zeros" else places
-    low, high = _representable(drawn, *_limits(spec, drawn))
+        return torch.zeros_like(drawn) if values == "zeros" else is_even
+    low, high = _round_limits(drawn, *_limits(spec, drawn))
     if values == "zeros":
         nearest = min(max(0.0, low), high)
         if nearest or not drawn.is_floating_point():
             return torch.full_like(drawn, nearest)
-        return torch.where(places, 0.0, -0.0).to(drawn.dtype)
-    return torch.where(places, torch.full_like(drawn, low), torch.full_like(drawn, high))
+        return torch.where(is_even, 0.0, -0.0).to(drawn.dtype)
+    return torch.where(is_even, torch.full_like(drawn, low), torch.full_like(drawn, high))
 
 
-def _representable(drawn: torch.Tensor, low: float, high: float) -> tuple[float, float]:
+def _round_limits(drawn: torch.Tensor, low: float, high: float) -> tuple[float, float]:
     """Return the ends as numbers of drawn's dtype: a float64 goes beyond what 64 bits hold."""
     if drawn.is_floating_point():
         return low, high
@@ -151,7 +151,7 @@ def _limits(spec: TensorSpec, drawn: torch.Tensor) -> tuple[float, float]:
     return float(drawn.min()), float(drawn.max())
 
 
-def _put_unlimited(values: Values, drawn: torch.Tensor) -> torch.Tensor:
+def _make_unlimited(values: Values, drawn: torch.Tensor) -> torch.Tensor:
     kind = torch.finfo(drawn.dtype)
     if values == "denormal":
         # In float64 first: scaling in the type itself may round all of them to zero.
@@ -169,7 +169,7 @@ def _put_unlimited(values: Values, drawn: torch.Tensor) -> torch.Tensor:
     return changed
 
 
-def _rows(drawn: torch.Tensor) -> torch.Tensor:
+def _row_numbers(drawn: torch.Tensor) -> torch.Tensor:
     """Return each element's row number: its place along the first axis that has several.
 
     It is int64 of drawn's shape, which has at least one axis.
@@ -190,36 +190,36 @@ def _places_in_rows(drawn: torch.Tensor) -> torch.Tensor:
     return places.movedim(0, _row_axis(drawn))
 
 
-def _in_turns(values: Values, drawn: torch.Tensor, place: int, count: int) -> torch.Tensor:
+def _make_in_turns(values: Values, drawn: torch.Tensor, turn: int, count: int) -> torch.Tensor:
     """Return `drawn`, special in the rows that are this input's turn, at staggered places.
 
     It is floating-point, and keeps shape and dtype.
     """
     if not drawn.dim():
-        return _put_unlimited(values, drawn) if place == 0 else drawn
-    rows = _rows(drawn)
-    own = rows % (count + 1) == place
+        return _make_unlimited(values, drawn) if turn == 0 else drawn
+    rows = _row_numbers(drawn)
+    is_special = rows % (count + 1) == turn
     if values == "large":
-        return torch.where(own, _put_unlimited(values, drawn), drawn)
+        return torch.where(is_special, _make_unlimited(values, drawn), drawn)
     inside = _places_in_rows(drawn)
     per_row = int(inside.max()) + 1
     # One element in each of those rows, another one each time; in every other one its neighbour,
     # too, and in every fourth both ends, so that a window, a sort and an argmax see several.
     nth = rows // (count + 1)
-    first = (nth * 3 + place) % per_row
-    own &= (
+    first = (nth * 3 + turn) % per_row
+    is_special &= (
         (inside == first)
         | ((nth % 2 == 1) & (inside == (first + 1) % per_row))
         | ((nth % 4 == 3) & ((inside == 0) | (inside == per_row - 1)))
     )
     if values == "nan":
-        return torch.where(own, torch.nan, drawn).to(drawn.dtype)
+        return torch.where(is_special, torch.nan, drawn).to(drawn.dtype)
     # Of several in a row, both signs.
     sign = torch.where((rows + inside) % 2 == 0, 1.0, -1.0)
-    return torch.where(own, sign * torch.inf, drawn).to(drawn.dtype)
+    return torch.where(is_special, sign * torch.inf, drawn).to(drawn.dtype)
 
 
-def _between(spec: TensorSpec, drawn: torch.Tensor, low: object, high: object) -> torch.Tensor:
+def _map_between(spec: TensorSpec, drawn: torch.Tensor, low: object, high: object) -> torch.Tensor:
     """Return values between two parts of the range (0 to 1), as random as the drawn ones.
 
     `low` and `high` are numbers, or tensors that broadcast to drawn's shape; that and its dtype
@@ -238,38 +238,38 @@ def _between(spec: TensorSpec, drawn: torch.Tensor, low: object, high: object) -
     placed = lowest + (highest - lowest) * (first + (last - first) * unit)
     if not drawn.is_floating_point():
         placed = placed.round()
-    given: torch.Tensor = placed.clamp(lowest, highest).to(drawn.dtype)
-    return given
+    result: torch.Tensor = placed.clamp(lowest, highest).to(drawn.dtype)
+    return result
 
 
-def _one_sided(spec: TensorSpec, drawn: torch.Tensor) -> torch.Tensor:
-    rows = _rows(drawn) if drawn.dim() else torch.zeros((), dtype=torch.int64)
+def _make_one_sided(spec: TensorSpec, drawn: torch.Tensor) -> torch.Tensor:
+    rows = _row_numbers(drawn) if drawn.dim() else torch.zeros((), dtype=torch.int64)
     kind = rows % 5
     low = torch.tensor([0.55, 0.0, 0.16, 0.0, 0.97], dtype=torch.float64)[kind]
     high = torch.tensor([1.0, 0.45, 0.98, 0.03, 1.0], dtype=torch.float64)[kind]
     band = (rows // 5 % 7).double() / 8.0
     is_band = (kind == 2) & (rows // 5 % 2 == 1)
-    return _between(
+    return _map_between(
         spec, drawn, torch.where(is_band, band, low), torch.where(is_band, band + 0.06, high)
     )
 
 
-def _offset(spec: TensorSpec, drawn: torch.Tensor) -> torch.Tensor:
+def _make_offset(spec: TensorSpec, drawn: torch.Tensor) -> torch.Tensor:
     if not drawn.is_floating_point() or not drawn.dim():
         return drawn
-    rows = _rows(drawn)
+    rows = _row_numbers(drawn)
     if spec.low is None:
         half = drawn.dtype in (torch.float16, torch.bfloat16)
         offsets = torch.tensor([30.0, -30.0, 60.0] if half else [1e3, -1e3, 1e4])
         return (offsets[rows % 3] + drawn.double()).to(drawn.dtype)
     center = 0.1 + 0.8 * (rows % 7).double() / 6.0
-    return _between(spec, drawn, center, center + 1e-3)
+    return _map_between(spec, drawn, center, center + 1e-3)
 
 
-def _grid(spec: TensorSpec, drawn: torch.Tensor) -> torch.Tensor:
+def _make_grid(spec: TensorSpec, drawn: torch.Tensor) -> torch.Tensor:
     if not drawn.is_floating_point():
         return drawn
-    rows = _rows(drawn) if drawn.dim() else torch.zeros((), dtype=torch.int64)
+    rows = _row_numbers(drawn) if drawn.dim() else torch.zeros((), dtype=torch.int64)
     wide = drawn.double() * (4.0 if spec.low is None else 1.0)
     placed = torch.where(rows % 2 == 0, wide.round(), (wide * 10.0).round() / 10.0)
     if spec.low is not None and spec.high is not None:
@@ -277,21 +277,21 @@ def _grid(spec: TensorSpec, drawn: torch.Tensor) -> torch.Tensor:
     return placed.to(drawn.dtype)
 
 
-def _ties(spec: TensorSpec, drawn: torch.Tensor) -> torch.Tensor:
+def _make_ties(spec: TensorSpec, drawn: torch.Tensor) -> torch.Tensor:
     if drawn.dtype is torch.bool:
         return drawn
-    places = torch.arange(drawn.numel()).reshape(drawn.shape)
-    few = (places * 7 + places // 3) % min(3, drawn.numel())
-    rows = _rows(drawn) if drawn.dim() else places
-    chosen = torch.where(rows % 3 == 2, rows % drawn.numel(), few)
-    return drawn.flatten()[chosen.flatten()].reshape(drawn.shape)
+    positions = torch.arange(drawn.numel()).reshape(drawn.shape)
+    few = (positions * 7 + positions // 3) % min(3, drawn.numel())
+    rows = _row_numbers(drawn) if drawn.dim() else positions
+    indices = torch.where(rows % 3 == 2, rows % drawn.numel(), few)
+    return drawn.flatten()[indices.flatten()].reshape(drawn.shape)
 
 
-_MAKES_PART: dict[Values, Callable[[TensorSpec, torch.Tensor], torch.Tensor]] = {
-    "one-sided rows": _one_sided,
-    "upper part": lambda spec, drawn: _between(spec, drawn, 0.55, 0.97),
-    "lower part": lambda spec, drawn: _between(spec, drawn, 0.03, 0.45),
-    "offset rows": _offset,
-    "whole numbers and tenths": _grid,
-    "ties": _ties,
+_PART_MAKERS: dict[Values, Callable[[TensorSpec, torch.Tensor], torch.Tensor]] = {
+    "one-sided rows": _make_one_sided,
+    "upper part": lambda spec, drawn: _map_between(spec, drawn, 0.55, 0.97),
+    "lower part": lambda spec, drawn: _map_between(spec, drawn, 0.03, 0.45),
+    "offset rows": _make_offset,
+    "whole numbers and tenths": _make_grid,
+    "ties": _make_ties,
 }

@@ -28,7 +28,7 @@ class KernelFailedError(Exception):
 class Kernel:
     """A kernel as it was compiled: its function, what Inductor says of it, and its block sizes.
 
-    `file` is where its source lies, by whose lines it is told.
+    `file` is where its source lies, by whose lines it is named.
     """
 
     name: str
@@ -46,12 +46,13 @@ class Kernel:
     @property
     def parameters(self) -> list[str]:
         """The names of what a launch gives: all but the constants of the compilation."""
-        found = inspect.signature(self.function.fn).parameters
-        annotated = {
-            name for name, one in found.items() if str(one.annotation).endswith("constexpr")
-            or getattr(one.annotation, "__name__", "") == "constexpr"
+        signature = inspect.signature(self.function.fn).parameters
+        constants = {
+            name for name, parameter in signature.items()
+            if str(parameter.annotation).endswith("constexpr")
+            or getattr(parameter.annotation, "__name__", "") == "constexpr"
         }  # fmt: skip
-        return [name for name in found if name not in annotated]
+        return [name for name in signature if name not in constants]
 
     @property
     def written(self) -> list[str]:
@@ -63,11 +64,11 @@ class Kernel:
         self,
         interpreter: Handle,
         memory: Memory,
-        given: Sequence[object],
+        launch_arguments: Sequence[object],
         *,
         backwards: bool = False,
     ) -> int:
-        """Run the whole grid on `given`, one value for each parameter; return its size.
+        """Run the whole grid on `launch_arguments`, one value for each parameter; return its size.
 
         A GPU runs the grid's programs in any order: here from the first to the last, or backwards.
 
@@ -75,57 +76,58 @@ class Kernel:
         and `NotInterpretedError` for what Triton's interpreter hasn't.
         """
         names = [*self.parameters, *self.inductor.get("extra_launcher_args", ())]
-        values = dict(zip(names, given, strict=True))
-        grid = self._grid(values)
-        arguments = self._arguments(interpreter, memory, values)
+        values = dict(zip(names, launch_arguments, strict=True))
+        grid = self._evaluate_grid(values)
+        arguments = self._convert_arguments(interpreter, memory, values)
         builder = interpreter.interpreter_builder
         builder.set_grid_dim(*grid)
         function = self.function.rewrite()
         try:
-            for place in reversed(_places(grid)) if backwards else _places(grid):
-                builder.set_grid_idx(*place)
+            for position in reversed(_grid_positions(grid)) if backwards else _grid_positions(grid):
+                builder.set_grid_idx(*position)
                 function(**arguments)
         except NotInterpretedError:
             raise
         except (OutOfBoundsError, AssertionError) as error:
-            raise KernelFailedError(f"{self._where(error)}: {_what(error)}") from error
+            problem = str(error) or "an assertion of its own doesn't hold"
+            raise KernelFailedError(f"{self._location_of(error)}: {problem}") from error
         except Exception as error:
             raise NotInterpretedError(
-                f"{self._where(error)}: {type(error).__name__}: {str(error)[:200]}"
+                f"{self._location_of(error)}: {type(error).__name__}: {str(error)[:200]}"
             ) from error
         return grid[0] * grid[1] * grid[2]
 
-    def _grid(self, values: Mapping[str, object]) -> tuple[int, int, int]:
+    def _evaluate_grid(self, values: Mapping[str, object]) -> tuple[int, int, int]:
         heuristics = import_module("torch._inductor.runtime.triton_heuristics")
         expression = heuristics.GridExpr.from_meta(self.inductor, dict(self.blocks))
         x, y, z = expression.eval_slow({**values, **self.blocks})
         return int(x), int(y), int(z)
 
-    def _arguments(
+    def _convert_arguments(
         self, interpreter: Handle, memory: Memory, values: Mapping[str, object]
     ) -> dict[str, Any]:  # fmt: skip
         tensors = [(name, v) for name, v in values.items() if isinstance(v, torch.Tensor)]
-        addresses = memory.let_in(tensors)
+        addresses = memory.map_arguments(tensors)
         language = import_module("triton.language")
-        made: dict[str, Any] = {}
+        converted: dict[str, Any] = {}
         for name in inspect.signature(self.function.fn).parameters:
             if name in addresses:
                 tensor = values[name]
                 assert isinstance(tensor, torch.Tensor)
-                made[name] = _pointer(interpreter, language, tensor, addresses[name])
+                converted[name] = _make_pointer(interpreter, language, tensor, addresses[name])
             elif name in values:
-                made[name] = interpreter._implicit_cvt(values[name])
+                converted[name] = interpreter._implicit_cvt(values[name])
             elif name in self.blocks:
-                made[name] = self.blocks[name]
+                converted[name] = self.blocks[name]
             else:
-                made[name] = self.meta["constants"][name]
-        return made
+                converted[name] = self.meta["constants"][name]
+        return converted
 
-    def _where(self, error: BaseException) -> str:
+    def _location_of(self, error: BaseException) -> str:
         """Return the kernel's name, with the line of its source that an error came from."""
         lines = [
-            frame.lineno for one in _chain(error)
-            for frame in traceback.extract_tb(one.__traceback__)
+            frame.lineno for cause in _exception_chain(error)
+            for frame in traceback.extract_tb(cause.__traceback__)
             if frame.filename == str(self.file) and frame.lineno
         ]  # fmt: skip
         if not lines:
@@ -133,33 +135,31 @@ class Kernel:
         number = lines[-1]
         return f"{self.name}, line {number} ({linecache.getline(str(self.file), number).strip()})"
 
-    def stores(self, parameter: str) -> str:
+    def describe_stores(self, parameter: str) -> str:
         """Return the kernel's name and the lines that store to a parameter, with their numbers."""
-        found = [
+        stores = [
             f"line {number} ({line.strip()})"
             for number, line in enumerate(self.file.read_text(encoding="utf-8").splitlines(), 1)
             if f"tl.store({parameter} " in line or f"tl.atomic_add({parameter} " in line
         ]
-        return f"{self.name}, {'; '.join(found[:3]) or parameter}"
+        return f"{self.name}, {'; '.join(stores[:3]) or parameter}"
 
 
-def _what(error: BaseException) -> str:
-    return str(error) or "an assertion of its own doesn't hold"
-
-
-def _chain(error: BaseException | None) -> list[BaseException]:
-    found = []
+def _exception_chain(error: BaseException | None) -> list[BaseException]:
+    errors = []
     while error is not None:
-        found.append(error)
+        errors.append(error)
         error = error.__cause__ or error.__context__
-    return found
+    return errors
 
 
-def _places(grid: tuple[int, int, int]) -> list[tuple[int, int, int]]:
+def _grid_positions(grid: tuple[int, int, int]) -> list[tuple[int, int, int]]:
     return [(x, y, z) for x in range(grid[0]) for y in range(grid[1]) for z in range(grid[2])]
 
 
-def _pointer(interpreter: Handle, language: Handle, tensor: torch.Tensor, address: int) -> Handle:
+def _make_pointer(
+    interpreter: Handle, language: Handle, tensor: torch.Tensor, address: int
+) -> Handle:
     numpy = import_module("numpy")
     runtime = import_module("triton.runtime.jit")
     kind = language.str_to_ty(runtime.mangle_type(tensor), None)
@@ -167,7 +167,7 @@ def _pointer(interpreter: Handle, language: Handle, tensor: torch.Tensor, addres
     return language.tensor(handle, kind)
 
 
-def define(name: str, source: str, folder: Path, blocks: Mapping[str, int]) -> Kernel:
+def define_kernel(name: str, source: str, folder: Path, blocks: Mapping[str, int]) -> Kernel:
     """Return the kernel of that name, whose source has been read; it is written to `folder`.
 
     Triton reads a function's text from its file. What Inductor decorates it with is kept beside it.
@@ -177,25 +177,25 @@ def define(name: str, source: str, folder: Path, blocks: Mapping[str, int]) -> K
     linecache.checkcache(str(file))
     heuristics = import_module("torch._inductor.runtime.triton_heuristics")
     signature = inspect.signature(heuristics.cached_autotune)
-    kept: list[tuple[Any, Mapping[str, Any], Mapping[str, Any]]] = []
+    captured: list[tuple[Any, Mapping[str, Any], Mapping[str, Any]]] = []
 
-    def keep(*args: Handle, **kwargs: Handle) -> Callable[[Handle], Handle]:
-        given = signature.bind(*args, **kwargs).arguments
+    def capture(*args: Handle, **kwargs: Handle) -> Callable[[Handle], Handle]:
+        bound = signature.bind(*args, **kwargs).arguments
 
         def decorate(function: Handle) -> Handle:
-            kept.append((function, given["triton_meta"], given.get("inductor_meta") or {}))
+            captured.append((function, bound["triton_meta"], bound.get("inductor_meta") or {}))
             return function
 
         return decorate
 
     helpers = import_module("torch._inductor.runtime.triton_helpers")
     with (
-        replaced(heuristics, "cached_autotune", keep),
+        replaced(heuristics, "cached_autotune", capture),
         replaced(helpers, "set_driver_to_gpu", lambda: None),
     ):
         scope: dict[str, Any] = {"__name__": name, "__file__": str(file)}
         exec(compile(source, str(file), "exec"), scope)  # noqa: S102 - Inductor's own code, and read
-    if len(kept) != 1:
-        raise NotInterpretedError(f"{name}, which has {len(kept)} kernels in one")
-    function, meta, inductor = kept[0]
+    if len(captured) != 1:
+        raise NotInterpretedError(f"{name}, which has {len(captured)} kernels in one")
+    function, meta, inductor = captured[0]
     return Kernel(name, function, meta, inductor, blocks, file)

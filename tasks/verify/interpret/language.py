@@ -32,7 +32,7 @@ def _round_away(x: torch.Tensor) -> torch.Tensor:
 
 
 # By the symbol without its beginning and the mark of its type.
-_ONE: dict[str, Callable[..., torch.Tensor]] = {
+_LIBDEVICE: dict[str, Callable[..., torch.Tensor]] = {
     **{name: getattr(torch, name) for name in (
         "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos",
         "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf",
@@ -92,25 +92,25 @@ Patch = tuple[object, str, object]
 
 
 # What no kernel of Inductor's that is checked here asks for.
-_REFUSED = (
+_UNSUPPORTED = (
     "create_atomic_cas", "create_atomic_poll", "create_make_tensor_descriptor",
     "create_inline_asm", "create_dot_scaled",
 )  # fmt: skip
 
 
 def _memory_patches(interpreter: Handle, memory: Memory) -> list[Patch]:
-    access = _Access(interpreter, memory)
+    access = _MemoryAccess(interpreter, memory)
     builder = interpreter.InterpreterBuilder
     return [
         (builder, "create_masked_load", lambda _builder, *args: access.load(*args)),
         (builder, "create_masked_store", lambda _builder, *args: access.store(*args)),
-        (builder, "create_atomic_rmw", lambda _builder, *args: access.change(*args)),
-        *((builder, name, _refuse(name)) for name in _REFUSED),
+        (builder, "create_atomic_rmw", lambda _builder, *args: access.atomic_rmw(*args)),
+        *((builder, name, _refuse(name)) for name in _UNSUPPORTED),
     ]
 
 
 @dataclass(frozen=True)
-class _Access:
+class _MemoryAccess:
     """How kernels load and store: in the memory of their arguments alone."""
 
     interpreter: Handle
@@ -119,31 +119,31 @@ class _Access:
     def load(self, ptrs: Handle, mask: Handle, other: Handle, *_policy: object) -> Handle:
         kind = ptrs.get_element_ty()
         dtype = self.interpreter._get_np_dtype(kind)
-        real, allowed = self._real(ptrs, mask)
+        real, allowed = self._real_addresses(ptrs, mask)
         rest = other.data if other is not None else _poison(ptrs.data.shape, kind, dtype)
         rest = np.ascontiguousarray(np.broadcast_to(rest, ptrs.data.shape))
         native = self.interpreter._interpreter
         return self.interpreter.TensorHandle(native.load(real, allowed, rest, dtype), kind)
 
     def store(self, ptrs: Handle, value: Handle, mask: Handle, *_policy: object) -> Handle:
-        real, allowed = self._real(ptrs, mask)
-        given = np.ascontiguousarray(np.broadcast_to(value.data, ptrs.data.shape))
-        return self.interpreter._interpreter.store(real, given, allowed)
+        real, allowed = self._real_addresses(ptrs, mask)
+        values = np.ascontiguousarray(np.broadcast_to(value.data, ptrs.data.shape))
+        return self.interpreter._interpreter.store(real, values, allowed)
 
-    def change(self, operation: Handle, ptr: Handle, *rest: Handle) -> Handle:
+    def atomic_rmw(self, operation: Handle, ptr: Handle, *rest: Handle) -> Handle:
         val, mask, sem, _scope = rest
-        real, allowed = self._real(ptr, mask)
+        real, allowed = self._real_addresses(ptr, mask)
         builder = self.interpreter.interpreter_builder
         kind = builder.ir_rmw_op_to_interpreter_rmw_op[operation]
         order = builder.ir_sem_to_interpreter_sem[sem]
-        given = np.ascontiguousarray(np.broadcast_to(val.data, ptr.data.shape))
-        done = self.interpreter._interpreter.atomic_rmw(kind, real, given, allowed, order)
-        return self.interpreter.TensorHandle(done, val.dtype.scalar)
+        values = np.ascontiguousarray(np.broadcast_to(val.data, ptr.data.shape))
+        previous = self.interpreter._interpreter.atomic_rmw(kind, real, values, allowed, order)
+        return self.interpreter.TensorHandle(previous, val.dtype.scalar)
 
-    def _real(self, ptrs: Handle, mask: Handle) -> tuple[Handle, Handle]:
+    def _real_addresses(self, ptrs: Handle, mask: Handle) -> tuple[Handle, Handle]:
         allowed = np.broadcast_to(mask.data, ptrs.data.shape).astype(bool)
         width = int(self.interpreter._get_np_dtype(ptrs.get_element_ty()).itemsize)
-        real = self.memory.real(ptrs.data, allowed, width)
+        real = self.memory.real_addresses(ptrs.data, allowed, width)
         return real, np.ascontiguousarray(allowed)
 
 
@@ -176,14 +176,14 @@ def _operation_patches(interpreter: Handle) -> list[Patch]:
 
     return [
         (interpreter.InterpreterBuilder, "cast_impl", cast_nearest),
-        (interpreter.InterpreterBuilder, "create_extern_elementwise", _extern(handle)),
+        (interpreter.InterpreterBuilder, "create_extern_elementwise", _extern_elementwise(handle)),
         (interpreter.InterpretedFunction, "__call__", device_function),
         (interpreter.ReduceOps, "generic_reduce", _reduce_by_halves),
         (interpreter.ScanOps, "generic_scan", _scan_by_slices),
     ]
 
 
-def _extern(handle: Handle) -> Callable[..., object]:
+def _extern_elementwise(handle: Handle) -> Callable[..., object]:
     def compute(
         _self: object, _library: str, _path: str, symbol: str, arguments: list[Handle],
         kind: Handle, _pure: bool,
@@ -191,9 +191,9 @@ def _extern(handle: Handle) -> Callable[..., object]:
         function = _host_function(symbol)
         tensors = [torch.from_numpy(np.ascontiguousarray(one.data)) for one in arguments]
         interpreter = import_module("triton.runtime.interpreter")
-        found = function(*tensors).numpy()
+        result = function(*tensors).numpy()
         scalar = kind.scalar
-        return handle(found.astype(interpreter._get_np_dtype(scalar)), scalar)
+        return handle(result.astype(interpreter._get_np_dtype(scalar)), scalar)
 
     return compute
 
@@ -201,8 +201,8 @@ def _extern(handle: Handle) -> Callable[..., object]:
 def _host_function(symbol: str) -> Callable[..., torch.Tensor]:
     name = symbol.removeprefix("__nv_")
     for candidate in (name, name[:-1]):
-        if candidate in _ONE:
-            return _ONE[candidate]
+        if candidate in _LIBDEVICE:
+            return _LIBDEVICE[candidate]
     raise NotInterpretedError(f"libdevice's {symbol}")
 
 
@@ -210,7 +210,7 @@ def _libdevice_patches(interpreter: Handle) -> list[Patch]:
     generic = import_module("triton.language.extra.libdevice")
     device = import_module("triton.language.extra.cuda.libdevice")
 
-    def called(function: Callable[..., object]) -> Callable[..., object]:
+    def bind_semantic(function: Callable[..., object]) -> Callable[..., object]:
         def call(*args: object, **kwargs: object) -> object:
             kwargs.pop("_semantic", None)
             return function(*args, **kwargs, _semantic=interpreter.interpreter_semantic)
@@ -218,7 +218,7 @@ def _libdevice_patches(interpreter: Handle) -> list[Patch]:
         return call
 
     return [
-        (generic, name, called(getattr(device, name)))
+        (generic, name, bind_semantic(getattr(device, name)))
         for name, function in vars(generic).items()
         if callable(function) and not name.startswith("_") and hasattr(device, name)
     ]
@@ -241,18 +241,19 @@ def _reduce_by_halves(self: Handle, input: Handle) -> list[Handle]:  # noqa: A00
         right = [
             self.to_tensor(one[..., 1:even:2], kind) for one, kind in zip(data, kinds, strict=True)
         ]
-        made = self.combine_fn.rewrite()(*left, *right)
-        made = made if isinstance(made, tuple) else (made,)
+        combined = self.combine_fn.rewrite()(*left, *right)
+        combined = combined if isinstance(combined, tuple) else (combined,)
         data = [
             np.concatenate([one.handle.data, tail], -1)
-            for one, tail in zip(made, rest, strict=True)
+            for one, tail in zip(combined, rest, strict=True)
         ]
     return [
-        self.to_tensor(_kept(self, one, axis), kind) for one, kind in zip(data, kinds, strict=True)
+        self.to_tensor(_restore_axis(self, one, axis), kind)
+        for one, kind in zip(data, kinds, strict=True)
     ]
 
 
-def _kept(reduction: Handle, data: Handle, axis: int) -> Handle:
+def _restore_axis(reduction: Handle, data: Handle, axis: int) -> Handle:
     if reduction.axis is None:
         return data.reshape((1,) * data.ndim) if reduction.keep_dims else data[0]
     return np.moveaxis(data, -1, axis) if reduction.keep_dims else data[..., 0]
@@ -262,17 +263,17 @@ def _scan_by_slices(self: Handle, input: Handle) -> list[Handle]:  # noqa: A002 
     """Scan by the kernel's function, all slices along the axis in their order."""
     kinds = [part.dtype for part in input]
     data = [np.moveaxis(part.handle.data, self.axis, -1) for part in input]
-    done = [np.copy(one) for one in data]
-    for place in range(1, data[0].shape[-1]):
+    scanned = [np.copy(one) for one in data]
+    for index in range(1, data[0].shape[-1]):
         before = [
-            self.to_tensor(one[..., place - 1], k) for one, k in zip(done, kinds, strict=True)
+            self.to_tensor(one[..., index - 1], k) for one, k in zip(scanned, kinds, strict=True)
         ]
-        here = [self.to_tensor(one[..., place], k) for one, k in zip(data, kinds, strict=True)]
-        made = self.combine_fn.rewrite()(*before, *here)
-        made = made if isinstance(made, tuple) else (made,)
-        for one, value in zip(done, made, strict=True):
-            one[..., place] = value.handle.data
+        here = [self.to_tensor(one[..., index], k) for one, k in zip(data, kinds, strict=True)]
+        combined = self.combine_fn.rewrite()(*before, *here)
+        combined = combined if isinstance(combined, tuple) else (combined,)
+        for one, value in zip(scanned, combined, strict=True):
+            one[..., index] = value.handle.data
     return [
         self.to_tensor(np.moveaxis(one, -1, self.axis), kind)
-        for one, kind in zip(done, kinds, strict=True)
+        for one, kind in zip(scanned, kinds, strict=True)
     ]

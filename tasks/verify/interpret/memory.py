@@ -44,41 +44,43 @@ class Memory:
     def __init__(self) -> None:
         """Begin without any."""
         self._spaces: list[_Space] = []
-        self._held: list[torch.Tensor] = []
+        self._tensors: list[torch.Tensor] = []
 
-    def let_in(self, arguments: Sequence[tuple[str, torch.Tensor]]) -> dict[str, int]:
+    def map_arguments(self, arguments: Sequence[tuple[str, torch.Tensor]]) -> dict[str, int]:
         """Take these tensors, of any shapes, by the parameters' names; return made-up addresses.
 
         What an earlier launch had is forgotten.
         """
-        self._held = [tensor for _, tensor in arguments]
+        self._tensors = [tensor for _, tensor in arguments]
         self._spaces = []
-        made = {}
+        addresses = {}
         for name, tensor in arguments:
             before = int(tensor.storage_offset()) * tensor.element_size()
             size = int(tensor.untyped_storage().nbytes())
             self._spaces.append(_Space(name, tensor.data_ptr(), -before, size - before))
-            made[name] = (len(self._spaces) << _BITS) + _MIDDLE
-        return made
+            addresses[name] = (len(self._spaces) << _BITS) + _MIDDLE
+        return addresses
 
-    def real(self, pointers: Addresses, mask: npt.NDArray[np.bool_], width: int) -> Addresses:
+    def real_addresses(
+        self, pointers: Addresses, mask: npt.NDArray[np.bool_], width: int
+    ) -> Addresses:
         """Return the real addresses of `width` bytes each, 0 where the mask is off.
 
         Both arrays are of any one shape. Raises `OutOfBoundsError` where one that the mask lets
         through lies beyond the argument that it was derived from.
         """
-        found = np.zeros(pointers.shape, np.uint64)
-        wanted = np.broadcast_to(mask, pointers.shape)
-        places = (pointers >> np.uint64(_BITS)).astype(np.int64)
+        addresses = np.zeros(pointers.shape, np.uint64)
+        enabled = np.broadcast_to(mask, pointers.shape)
+        numbers = (pointers >> np.uint64(_BITS)).astype(np.int64)
         offsets = (pointers & np.uint64(_MASK)).astype(np.int64) - _MIDDLE
-        for place in np.unique(places[wanted]):
-            here = wanted & (places == place)
-            if not 1 <= place <= len(self._spaces):
+        for number in np.unique(numbers[enabled]):
+            selected = enabled & (numbers == number)
+            if not 1 <= number <= len(self._spaces):
                 raise OutOfBoundsError("a pointer that is derived from none of its arguments")
-            space, inside = self._spaces[place - 1], offsets[here]
+            space, inside = self._spaces[number - 1], offsets[selected]
             self._require_inside(space, inside, width)
-            found[here] = (inside + space.address).astype(np.uint64)
-        return found
+            addresses[selected] = (inside + space.address).astype(np.uint64)
+        return addresses
 
     @staticmethod
     def _require_inside(space: _Space, offsets: npt.NDArray[np.int64], width: int) -> None:

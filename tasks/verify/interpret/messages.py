@@ -1,4 +1,4 @@
-"""What running a GPU's kernels without the GPU is asked, and what it answers."""
+"""The job of running a GPU's kernels without the GPU, and its result."""
 
 from __future__ import annotations
 

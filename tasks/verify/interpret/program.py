@@ -24,10 +24,10 @@ class NotCheckableError(Exception):
 
 
 @dataclass(frozen=True)
-class TakenApart:
+class ProgramParts:
     """The kernels' sources by name, the code of `call`, and the operators that it calls, in order.
 
-    `call` launches a kernel as `_launch(kernel, names of the arguments, *arguments)`, and tells of
+    `call` launches a kernel as `_launch(kernel, names of the arguments, *arguments)`, and reports
     each buffer that something else has filled, as `_wrote(its name, buffer, what filled it)`.
     """
 
@@ -36,57 +36,57 @@ class TakenApart:
     operators: tuple[str, ...]
 
 
-def take_apart(text: str, operators: Collection[str]) -> TakenApart:
+def split_program(text: str, operators: Collection[str]) -> ProgramParts:
     """Return the parts of the program `text`, which may call `operators` (`aten::mm`) by name.
 
     Raises `BlessingRefused` where a part isn't such as Inductor writes, and `NotCheckableError` for
     what can't be carried out.
     """
     tree = ast.parse(text)
-    kernels = dict(filter(None, map(_kernel, tree.body)))
+    kernels = dict(filter(None, map(_parse_kernel, tree.body)))
     calls = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     if [node.name for node in calls] != ["call"]:
         raise NotCheckableError("the program has branches or loops of its own")
-    plain = _Plain(operators)
+    stripper = _DeviceStripper(operators)
     (call,) = calls
-    call = plain.visit(call)
+    call = stripper.visit(call)
     read_python(ast.unparse(ast.fix_missing_locations(call)))
     for source in kernels.values():
         read_python(source)
-    told = _Told(kernels).visit(call)
-    module = ast.fix_missing_locations(ast.Module(body=[told], type_ignores=[]))
-    return TakenApart(kernels, module, tuple(plain.called))
+    instrumented = _CallInstrumenter(kernels).visit(call)
+    module = ast.fix_missing_locations(ast.Module(body=[instrumented], type_ignores=[]))
+    return ProgramParts(kernels, module, tuple(stripper.called))
 
 
-def _kernel(node: ast.stmt) -> tuple[str, str] | None:
+def _parse_kernel(node: ast.stmt) -> tuple[str, str] | None:
     match node:
         case ast.Assign(
             targets=[ast.Name(id=name)],
             value=ast.Call(
                 func=ast.Attribute(value=ast.Name(id="async_compile"), attr=language),
-                args=[ast.Constant(value=str(told)), ast.Constant(value=str(source)), *_],
+                args=[ast.Constant(value=str(kernel_name)), ast.Constant(value=str(source)), *_],
             ),
         ):
-            if language != "triton" or told != name:
+            if language != "triton" or kernel_name != name:
                 raise NotCheckableError(f"a kernel that isn't Triton's: {language}")
             return name, source
     return None
 
 
-class _Plain(ast.NodeTransformer):
+class _DeviceStripper(ast.NodeTransformer):
     """Leaves out what chooses devices and streams, and has operators called by their place."""
 
     def __init__(self, operators: Collection[str]) -> None:
-        self._known = operators
+        self._operators = operators
         self.called: list[str] = []
 
     def visit_With(self, node: ast.With) -> list[ast.stmt] | ast.With:
         if ast.unparse(node.items[0].context_expr) == "torch.cuda._DeviceGuard(0)":
-            found: list[ast.stmt] = []
+            statements: list[ast.stmt] = []
             for statement in node.body:
                 visited = self.visit(statement)
-                found += visited if isinstance(visited, list) else [visited] if visited else []
-            return found
+                statements += visited if isinstance(visited, list) else [visited] if visited else []
+            return statements
         return node
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
@@ -103,27 +103,27 @@ class _Plain(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
-        node.keywords = [word for word in node.keywords if word.arg != "stream"]
+        node.keywords = [keyword for keyword in node.keywords if keyword.arg != "stream"]
         self.generic_visit(node)
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        whole = ast.unparse(node).split(".")
-        if whole[:2] == ["torch", "ops"] and len(whole) >= 4:
-            name = f"{whole[2]}::{whole[3]}"
-            if name not in self._known:
+        path = ast.unparse(node).split(".")
+        if path[:2] == ["torch", "ops"] and len(path) >= 4:
+            name = f"{path[2]}::{path[3]}"
+            if name not in self._operators:
                 raise NotCheckableError(f"the program calls {name}, which the graph doesn't")
-            overload = whole[4] if len(whole) > 4 else "default"
+            overload = path[4] if len(path) > 4 else "default"
             self.called.append(f"{name}.{overload}")
-            place = ast.Constant(value=len(self.called) - 1)
-            return ast.Subscript(value=ast.Name(id="aten", ctx=ast.Load()), slice=place,
+            index = ast.Constant(value=len(self.called) - 1)
+            return ast.Subscript(value=ast.Name(id="aten", ctx=ast.Load()), slice=index,
                                  ctx=ast.Load())  # fmt: skip
         self.generic_visit(node)
         return node
 
 
-class _Told(ast.NodeTransformer):
-    """Has every launch, and every buffer that something else fills, told to the run."""
+class _CallInstrumenter(ast.NodeTransformer):
+    """Has every launch, and every buffer that something else fills, reported to the run."""
 
     def __init__(self, kernels: Collection[str]) -> None:
         self._kernels = kernels
@@ -135,24 +135,28 @@ class _Told(ast.NodeTransformer):
         match call.func:
             case ast.Attribute(value=ast.Name(id=name), attr="run") if name in self._kernels:
                 names = ast.Tuple(
-                    elts=[ast.Constant(value=_buffer(one)) for one in call.args], ctx=ast.Load()
+                    elts=[ast.Constant(value=_buffer_name(argument)) for argument in call.args],
+                    ctx=ast.Load(),
                 )
                 call.args = [ast.Constant(value=name), names, *call.args]
                 call.func = ast.Name(id=LAUNCH, ctx=ast.Load())
                 return node
-        wrote = [word.value for word in call.keywords if word.arg == _OUTPUT]
-        return [node, *(_tell(one, call) for one in wrote if _buffer(one))]
+        outputs = [keyword.value for keyword in call.keywords if keyword.arg == _OUTPUT]
+        return [
+            node,
+            *(_report_write(argument, call) for argument in outputs if _buffer_name(argument)),
+        ]
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt | list[ast.stmt]:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call) if (
                 name.startswith("buf") and isinstance(call.func, ast.Subscript)
             ):
-                return [node, _tell(ast.Name(id=name, ctx=ast.Load()), call)]
+                return [node, _report_write(ast.Name(id=name, ctx=ast.Load()), call)]
         return node
 
 
-def _buffer(node: ast.expr) -> str:
+def _buffer_name(node: ast.expr) -> str:
     """Return the name of the buffer that an argument is, or a view of; '' for none."""
     match node:
         case ast.Name(id=name):
@@ -162,9 +166,9 @@ def _buffer(node: ast.expr) -> str:
     return ""
 
 
-def _tell(buffer: ast.expr, call: ast.Call) -> ast.Expr:
+def _report_write(buffer: ast.expr, call: ast.Call) -> ast.Expr:
     arguments: list[ast.expr] = [
-        ast.Constant(value=_buffer(buffer)),
+        ast.Constant(value=_buffer_name(buffer)),
         buffer,
         ast.Constant(value=ast.unparse(call.func)),
     ]

@@ -16,20 +16,20 @@ from torch.utils import _pytree as pytree
 from handoff.artifacts.errors import first_line
 from handoff.tasks.compile.cross.python_program import PythonProgram
 from handoff.tasks.verify.float64 import flat_tensors
-from handoff.tasks.verify.interpret.kernel import Kernel, define
+from handoff.tasks.verify.interpret.kernel import Kernel, define_kernel
 from handoff.tasks.verify.interpret.language import interpreting
 from handoff.tasks.verify.interpret.memory import Memory
-from handoff.tasks.verify.interpret.program import LAUNCH, WROTE, NotCheckableError, TakenApart
+from handoff.tasks.verify.interpret.program import LAUNCH, WROTE, NotCheckableError, ProgramParts
 
 _ATEN = torch.ops.aten
 
 
-def operator_named(name: str) -> OpOverload:
+def find_operator(name: str) -> OpOverload:
     """Return the operator of that name: `aten::mm.default`."""
-    whole, _, overload = name.partition(".")
-    namespace, _, plain = whole.partition("::")
-    found: OpOverload = getattr(getattr(getattr(torch.ops, namespace), plain), overload)
-    return found
+    qualified, _, overload = name.partition(".")
+    namespace, _, plain = qualified.partition("::")
+    operator: OpOverload = getattr(getattr(getattr(torch.ops, namespace), plain), overload)
+    return operator
 
 
 def on_cpu(operator: OpOverload) -> Callable[..., Any]:
@@ -38,7 +38,7 @@ def on_cpu(operator: OpOverload) -> Callable[..., Any]:
     It takes tensors on the CPU of the shapes and dtypes that the operator takes; devices among its
     arguments become the CPU.
     """
-    function = _INSTEAD.get(operator, operator)
+    function = _CPU_SUBSTITUTES.get(operator, operator)
 
     def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - an operator's
         args, kwargs = pytree.tree_map_only(
@@ -59,41 +59,41 @@ def _attention(
     )
 
 
-def _nothing() -> torch.Tensor:
+def _unused_output() -> torch.Tensor:
     # Log-sums, seeds and offsets are for the backward pass, which no package has.
     return torch.full((), float("nan"))
 
 
-def _efficient(
+def _efficient_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor | None,
     _logsumexp: bool, _dropout: float = 0.0, causal: bool = False, *, scale: float | None = None,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     attended = _attention(query, key, value, bias, causal=causal, scale=scale)
-    return attended, _nothing(), _nothing(), _nothing()
+    return attended, _unused_output(), _unused_output(), _unused_output()
 
 
-def _flash(
+def _flash_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _dropout: float = 0.0,
     causal: bool = False, _mask: bool = False, *, scale: float | None = None,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     attended = _attention(query, key, value, None, causal=causal, scale=scale)
-    return (attended, *(_nothing() for _ in range(8)))
+    return (attended, *(_unused_output() for _ in range(8)))
 
 
-def _cudnn(
+def _cudnn_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor | None,
     _logsumexp: bool, _dropout: float = 0.0, causal: bool = False, _mask: bool = False,
     *, scale: float | None = None,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     attended = _attention(query, key, value, bias, causal=causal, scale=scale)
-    return (attended, *(_nothing() for _ in range(8)))
+    return (attended, *(_unused_output() for _ in range(8)))
 
 
 # Operators that are for GPUs alone.
-_INSTEAD: dict[Any, Callable[..., Any]] = {
-    _ATEN._scaled_dot_product_efficient_attention.default: _efficient,
-    _ATEN._scaled_dot_product_flash_attention.default: _flash,
-    _ATEN._scaled_dot_product_cudnn_attention.default: _cudnn,
+_CPU_SUBSTITUTES: dict[Any, Callable[..., Any]] = {
+    _ATEN._scaled_dot_product_efficient_attention.default: _efficient_attention,
+    _ATEN._scaled_dot_product_flash_attention.default: _flash_attention,
+    _ATEN._scaled_dot_product_cudnn_attention.default: _cudnn_attention,
 }
 
 
@@ -106,7 +106,7 @@ _BUILTINS = {"max": max, "min": min, "abs": abs, "int": int, "float": float, "bo
 
 
 @dataclass
-class Interpreted:
+class InterpretedProgram:
     """A program that can be called on the CPU, and what its calls have taken.
 
     With `backwards`, the programs of each grid are run from the last to the first.
@@ -130,65 +130,68 @@ class Interpreted:
         `NotCheckableError` for what can't be carried out here.
         """
         # Storages of their own, so that what lies beyond an input is seen to.
-        given = [_alone(tensor) for tensor in inputs]
+        arguments = [_copy_storage(tensor) for tensor in inputs]
         with torch.no_grad(), interpreting(self._memory) as interpreter:
             self._interpreter = interpreter
             try:
-                outputs = self.call(given)
+                outputs = self.call(arguments)
             except (NameError, AttributeError, TypeError, RuntimeError) as error:
                 raise NotCheckableError(
                     f"the calls around the kernels aren't carried out: {first_line(error)}"
                 ) from error
         return tuple(one.clone() for one in flat_tensors(outputs))
 
-    def launch(self, name: str, names: Sequence[str], *given: object) -> None:
+    def launch(self, name: str, names: Sequence[str], *arguments: object) -> None:
         """Run a kernel, on behalf of the program."""
         kernel = self.kernels[name]
         self.launched.add(name)
         self.programs += kernel.run(
-            self._interpreter, self._memory, given, backwards=self.backwards
+            self._interpreter, self._memory, arguments, backwards=self.backwards
         )
         if self.watch is not None:
-            told = dict(zip(kernel.parameters, zip(names, given, strict=True), strict=False))
+            passed = dict(zip(kernel.parameters, zip(names, arguments, strict=True), strict=False))
             for parameter in kernel.written:
-                buffer, value = told.get(parameter, ("", None))
+                buffer, value = passed.get(parameter, ("", None))
                 if buffer and isinstance(value, torch.Tensor):
-                    self.watch(buffer, value, kernel.stores(parameter))
+                    self.watch(buffer, value, kernel.describe_stores(parameter))
 
-    def wrote(self, buffer: str, value: object, by: str) -> None:
+    def record_write(self, buffer: str, value: object, by: str) -> None:
         """Take note of a buffer that something else than a kernel has filled."""
         if self.watch is not None and isinstance(value, torch.Tensor):
             self.watch(buffer, value, by)
 
 
 def prepare(
-    program: PythonProgram, parts: TakenApart, blocks: Mapping[str, Mapping[str, int]], folder: Path
-) -> Interpreted:
+    program: PythonProgram,
+    parts: ProgramParts,
+    blocks: Mapping[str, Mapping[str, int]],
+    folder: Path,
+) -> InterpretedProgram:
     """Return what runs the program, whose parts have been read; kernels' files go to `folder`.
 
     `blocks` are the block sizes that each kernel was compiled with.
     """
     folder.mkdir(parents=True, exist_ok=True)
     kernels = {
-        name: define(name, source, folder, blocks.get(name, {}))
+        name: define_kernel(name, source, folder, blocks.get(name, {}))
         for name, source in parts.kernels.items()
     }
-    weights = {name: _alone(value) for name, value in program.weights.items()}
-    made = Interpreted(kernels, None, parts.operators, weights)
+    weights = {name: _copy_storage(value) for name, value in program.weights.items()}
+    interpreted = InterpretedProgram(kernels, None, parts.operators, weights)
     scope: dict[str, Any] = {
         "__builtins__": _BUILTINS,
-        **_names(),
+        **_program_globals(),
         **weights,
-        "aten": [on_cpu(operator_named(name)) for name in parts.operators],
-        LAUNCH: made.launch,
-        WROTE: made.wrote,
+        "aten": [on_cpu(find_operator(name)) for name in parts.operators],
+        LAUNCH: interpreted.launch,
+        WROTE: interpreted.record_write,
     }
     exec(compile(parts.call, "call", "exec"), scope)  # noqa: S102 - Inductor's own code, and read
-    made.call = scope["call"]
-    return made
+    interpreted.call = scope["call"]
+    return interpreted
 
 
-def _names() -> dict[str, Any]:
+def _program_globals() -> dict[str, Any]:
     """Return what the program has of torch, under the names that Inductor gives it."""
     guards: Any = torch._C._dynamo.guards
 
@@ -207,41 +210,41 @@ def _names() -> dict[str, Any]:
         "nan": math.nan,
         "device": lambda *_args, **_kwargs: torch.device("cpu"),
         "extern_kernels": extern_kernels,
-        "empty_strided_cuda": fresh,
-        "empty_strided_cpu": fresh,
-        "empty_strided": fresh,
+        "empty_strided_cuda": poisoned_buffer,
+        "empty_strided_cpu": poisoned_buffer,
+        "empty_strided": poisoned_buffer,
         "reinterpret_tensor": guards._reinterpret_tensor,
         "assert_size_stride": guards.assert_size_stride,
-        "assert_size_stride_grouped": getattr(guards, "assert_size_stride_grouped", _passed),
+        "assert_size_stride_grouped": getattr(guards, "assert_size_stride_grouped", _no_op),
         # Of what the CPU's ATen gives: its strides and places are its own.
-        "assert_tensor_metadata": _passed,
-        "assert_alignment": _passed,
+        "assert_tensor_metadata": _no_op,
+        "assert_alignment": _no_op,
         "copy_if_misaligned": lambda tensor: tensor,
     }
 
 
-def _passed(*_args: object, **_kwargs: object) -> None:
+def _no_op(*_args: object, **_kwargs: object) -> None:
     return None
 
 
-def fresh(
+def poisoned_buffer(
     size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, **_: object
 ) -> torch.Tensor:
     """Return a buffer whose values nobody should use: NaN, or whole numbers far from any index."""
     extent = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     count = extent if math.prod(size) else 0
     if dtype.is_floating_point or dtype.is_complex:
-        held = torch.full((count,), math.nan, dtype=dtype)
+        storage = torch.full((count,), math.nan, dtype=dtype)
     elif dtype is torch.bool:
-        held = torch.full((count,), fill_value=True, dtype=dtype)
+        storage = torch.full((count,), fill_value=True, dtype=dtype)
     else:
-        held = torch.full((count,), torch.iinfo(dtype).min // 3 * 2, dtype=dtype)
-    return held.as_strided(tuple(size), tuple(stride))
+        storage = torch.full((count,), torch.iinfo(dtype).min // 3 * 2, dtype=dtype)
+    return storage.as_strided(tuple(size), tuple(stride))
 
 
-def _alone(tensor: torch.Tensor) -> torch.Tensor:
+def _copy_storage(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy in a storage of its own, of the same strides, which ends where it ends."""
     steps = zip(tensor.size(), tensor.stride(), strict=True)
     extent = 1 + sum((n - 1) * step for n, step in steps) if tensor.numel() else 0
-    held = tensor.detach().as_strided((extent,), (1,), tensor.storage_offset()).clone()
-    return held.as_strided(tensor.size(), tensor.stride())
+    storage = tensor.detach().as_strided((extent,), (1,), tensor.storage_offset()).clone()
+    return storage.as_strided(tensor.size(), tensor.stride())

@@ -23,75 +23,84 @@ from handoff.tasks.verify.findings import Findings, yardsticks_of
 from handoff.tasks.verify.interpret.kernel import KernelFailedError
 from handoff.tasks.verify.interpret.language import NotInterpretedError
 from handoff.tasks.verify.interpret.messages import InterpretJob, InterpretResult
-from handoff.tasks.verify.interpret.program import NotCheckableError, take_apart
-from handoff.tasks.verify.interpret.run import Interpreted, Tensors, on_cpu, prepare
+from handoff.tasks.verify.interpret.program import NotCheckableError, split_program
+from handoff.tasks.verify.interpret.run import InterpretedProgram, Tensors, on_cpu, prepare
 from handoff.tasks.verify.messages import VerifyJob
 from handoff.tasks.verify.reference import ReferenceCase, load_cases
 from handoff.tasks.verify.step import model_of
 
 # How far a buffer may lie from the graph's value, relative to that, before it counts as wrong:
 # far more than rounding, far less than what makes an output wrong.
-_APART = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+_MOST_DISTANCE = {
+    torch.float64: 1e-6,
+    torch.float32: 1e-4,
+    torch.float16: 2e-2,
+    torch.bfloat16: 1e-1,
+}
 
 
-def find_wrong(program: PythonProgram, interpreted: Interpreted, inputs: Tensors) -> str:
+def find_wrong_kernel(
+    program: PythonProgram, interpreted: InterpretedProgram, inputs: Tensors
+) -> str:
     """Return which kernel first writes what the graph doesn't compute there, by its lines.
 
     '' where each buffer that is known in the graph holds what it should. `inputs` are those of a
     case whose outputs are wrong.
     """
-    values = _Values(program)
+    recorder = _ValueRecorder(program)
     with torch.no_grad():
-        values.run(*inputs)
-    found: list[str] = []
+        recorder.run(*inputs)
+    problems: list[str] = []
 
     def watch(buffer: str, value: torch.Tensor, by: str) -> None:
         node = program.nodes.get(buffer, "")
-        expected = values.seen.get(node)
-        if found or expected is None or expected.numel() != value.numel():
+        expected = recorder.values.get(node)
+        if problems or expected is None or expected.numel() != value.numel():
             return
-        apart = _apart(value.reshape(expected.shape), expected)
-        if not apart <= _APART.get(expected.dtype, 0.0):
-            far = (
-                f"by {apart:.2g} of its size" if math.isfinite(apart) else "where one isn't finite"
+        distance = _relative_distance(value.reshape(expected.shape), expected)
+        if not distance <= _MOST_DISTANCE.get(expected.dtype, 0.0):
+            extent = (
+                f"by {distance:.2g} of its size"
+                if math.isfinite(distance)
+                else "where one isn't finite"
             )
-            found.append(f"{by}: what it writes to {buffer} isn't the graph's {node}, {far}")
+            problems.append(f"{by}: what it writes to {buffer} isn't the graph's {node}, {extent}")
 
     interpreted.watch = watch
     try:
         interpreted(inputs)
     except KernelFailedError as error:
-        found.append(str(error))
+        problems.append(str(error))
     finally:
         interpreted.watch = None
-    return found[0] if found else ""
+    return problems[0] if problems else ""
 
 
-def _apart(got: torch.Tensor, want: torch.Tensor) -> float:
+def _relative_distance(got: torch.Tensor, want: torch.Tensor) -> float:
     """Return how far two tensors of one shape lie apart, relative to the second."""
-    one, other = got.double(), want.double()
-    both = torch.isfinite(one) & torch.isfinite(other)
-    alike = both | (one == other) | (torch.isnan(one) & torch.isnan(other))
+    left, right = got.double(), want.double()
+    both = torch.isfinite(left) & torch.isfinite(right)
+    alike = both | (left == right) | (torch.isnan(left) & torch.isnan(right))
     if not bool(alike.all()):
         return float("inf")
-    size = root_mean_square(other[both])
-    error = root_mean_square((one - other)[both])
+    size = root_mean_square(right[both])
+    error = root_mean_square((left - right)[both])
     return error / size if size else error
 
 
-class _Values(torch.fx.Interpreter):
+class _ValueRecorder(torch.fx.Interpreter):
     """Runs the graph on the CPU, and keeps what each node gives."""
 
     def __init__(self, program: PythonProgram) -> None:
         super().__init__(program.graph)
-        self.seen: dict[str, torch.Tensor] = {}
+        self.values: dict[str, torch.Tensor] = {}
         self._attributes: Mapping[str, torch.Tensor] = program.attributes
 
     def run_node(self, n: torch.fx.Node) -> Any:  # noqa: ANN401 - whatever a node gives
         value = super().run_node(n)
         if isinstance(value, torch.Tensor):
             # A copy, because a later node may change it in place.
-            self.seen[n.name] = value.clone()
+            self.values[n.name] = value.clone()
         return value
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401 - fx's
@@ -106,7 +115,7 @@ class _Values(torch.fx.Interpreter):
 _KNOWN_TORCH = ("2.15.0",)
 # The smallest ones are a single program.
 _BACKWARDS_AT = 3
-# After so many wrong cases no more are run: each takes long, and the first tells.
+# After so many wrong cases no more are run: each takes long, and the first says it.
 _WRONG_ENOUGH = 3
 
 
@@ -124,16 +133,16 @@ def run(job: InterpretJob) -> InterpretResult:
         return InterpretResult(None, unchecked=str(error))
 
 
-def _prepare(job: InterpretJob) -> tuple[PythonProgram, Interpreted]:
+def _prepare(job: InterpretJob) -> tuple[PythonProgram, InterpretedProgram]:
     if base_version(torch.__version__) not in _KNOWN_TORCH:
         raise NotCheckableError(f"what torch {torch.__version__} writes isn't known here")
     program = write_python_program(
         load_program(job.program), job.target.profile, job.recipe.options
     )
-    parts = take_apart(program.text, operators_of(program.graph))
+    parts = split_program(program.text, operators_of(program.graph))
     blocks = {source.name: source.blocks for source in job.sources}
     interpreted = prepare(program, parts, blocks, job.folder)
-    _require_same(interpreted, job.sources)
+    _require_same_kernels(interpreted, job.sources)
     return program, interpreted
 
 
@@ -146,7 +155,7 @@ def operators_of(graph: torch.fx.GraphModule) -> set[str]:
     }
 
 
-def _require_same(interpreted: Interpreted, sources: Sequence[KernelSource]) -> None:
+def _require_same_kernels(interpreted: InterpretedProgram, sources: Sequence[KernelSource]) -> None:
     """Raise `NotCheckableError` unless the kernels are those of the package, by their sources."""
     compiled = {source.name: source.digest for source in sources}
     here = {name: kernel.digest for name, kernel in interpreted.kernels.items()}
@@ -159,10 +168,10 @@ def _require_same(interpreted: Interpreted, sources: Sequence[KernelSource]) -> 
 
 
 @dataclass
-class _Run:
+class _Progress:
     """What has been run so far."""
 
-    found: Findings
+    findings: Findings
     cases: list[str] = field(default_factory=list)
     failing: tuple[ReferenceCase, bool] | None = None
     drawn: int = 0
@@ -171,42 +180,42 @@ class _Run:
 
 
 def _compare(
-    job: InterpretJob, program: PythonProgram, interpreted: Interpreted
+    job: InterpretJob, program: PythonProgram, interpreted: InterpretedProgram
 ) -> InterpretResult:
     cases = load_cases(job.reference)
     verifying = VerifyJob(
         job.folder, job.reference, job.recipe, outputs=job.outputs, target=job.target.slug,
         staging=job.staging, program=job.model,
     )  # fmt: skip
-    under_way = _Run(Findings(verifying, yardsticks_of(cases), model_of(verifying)))
+    progress = _Progress(Findings(verifying, yardsticks_of(cases), model_of(verifying)))
     deadline = time.monotonic() + job.seconds
-    for case in sorted(cases, key=_order):
+    for case in sorted(cases, key=_sort_key):
         left = deadline - time.monotonic()
-        too_long = under_way.rate * _size(case) > left
-        if under_way.cases and (too_long or under_way.found.wrong >= _WRONG_ENOUGH):
+        too_long = progress.rate * _size(case) > left
+        if progress.cases and (too_long or progress.findings.wrong_cases >= _WRONG_ENOUGH):
             continue
-        _run_case(under_way, interpreted, case)
-    found = under_way.found
-    found.refuse_decisions()
-    found.tell_set_aside()
-    if found.reasons:
+        _run_case(progress, interpreted, case)
+    findings = progress.findings
+    findings.refuse_decisions()
+    findings.note_unjudged_elements()
+    if findings.reasons:
         return InterpretResult(
-            None, _with_kernel(under_way, program, interpreted), tuple(found.notes)
+            None, _reasons_with_kernel(progress, program, interpreted), tuple(findings.notes)
         )
     names = {name: str(kernel.digest) for name, kernel in interpreted.kernels.items()}
     launched = interpreted.launched
     return InterpretResult(
         SourceCheck(
             {name: digest for name, digest in names.items() if name in launched},
-            tuple(under_way.cases), largest_difference(found.deviations) or 0.0,
+            tuple(progress.cases), largest_difference(findings.deviations) or 0.0,
             interpreted.programs, tuple(name for name in names if name not in launched),
-            len(cases) - len(under_way.cases), tuple(dict.fromkeys(interpreted.external)),
+            len(cases) - len(progress.cases), tuple(dict.fromkeys(interpreted.external)),
         ),
-        notes=tuple(found.notes),
+        notes=tuple(findings.notes),
     )  # fmt: skip
 
 
-def _order(case: ReferenceCase) -> tuple[bool, int]:
+def _sort_key(case: ReferenceCase) -> tuple[bool, int]:
     return case.values != "drawn", _size(case)
 
 
@@ -214,45 +223,47 @@ def _size(case: ReferenceCase) -> int:
     return sum(tensor.numel() for tensor in case.inputs)
 
 
-def _run_case(under_way: _Run, interpreted: Interpreted, case: ReferenceCase) -> None:
+def _run_case(progress: _Progress, interpreted: InterpretedProgram, case: ReferenceCase) -> None:
     """Compare one case; a kernel that fails where what is asked isn't served is a note.
 
     The third case of usual values is run with each grid's programs in the other order, too.
     """
-    under_way.drawn += case.values == "drawn"
-    for backwards in (False, True) if under_way.drawn == _BACKWARDS_AT else (False,):
+    progress.drawn += case.values == "drawn"
+    for backwards in (False, True) if progress.drawn == _BACKWARDS_AT else (False,):
         interpreted.backwards = backwards
-        _run_once(under_way, interpreted, case)
+        _run_once(progress, interpreted, case)
     interpreted.backwards = False
 
 
-def _run_once(under_way: _Run, interpreted: Interpreted, case: ReferenceCase) -> None:
-    began, before = time.monotonic(), len(under_way.found.reasons)
+def _run_once(progress: _Progress, interpreted: InterpretedProgram, case: ReferenceCase) -> None:
+    began, before = time.monotonic(), len(progress.findings.reasons)
     name = f"{case.name}, backwards" if interpreted.backwards else case.name
     try:
         outputs = interpreted(case.inputs)
     except KernelFailedError as error:
-        told = f"{name}: {error}"
-        under_way.found.wrong += case.is_served
-        (under_way.found.reasons if case.is_served else under_way.found.notes).append(told)
+        text = f"{name}: {error}"
+        progress.findings.wrong_cases += case.is_served
+        (progress.findings.reasons if case.is_served else progress.findings.notes).append(text)
     else:
-        under_way.found.compare(name, case, outputs)
-        if len(under_way.found.reasons) > before and under_way.failing is None:
-            under_way.failing = case, interpreted.backwards
-    under_way.cases += [] if interpreted.backwards else [name]
-    if (size := _size(case)) >= under_way.largest:
+        progress.findings.compare(name, case, outputs)
+        if len(progress.findings.reasons) > before and progress.failing is None:
+            progress.failing = case, interpreted.backwards
+    progress.cases += [] if interpreted.backwards else [name]
+    if (size := _size(case)) >= progress.largest:
         # What small cases take says little of large ones: much of it is the same for all.
-        under_way.largest, under_way.rate = size, (time.monotonic() - began) / max(size, 1)
+        progress.largest, progress.rate = size, (time.monotonic() - began) / max(size, 1)
 
 
-def _with_kernel(
-    under_way: _Run, program: PythonProgram, interpreted: Interpreted
+def _reasons_with_kernel(
+    progress: _Progress, program: PythonProgram, interpreted: InterpretedProgram
 ) -> tuple[str, ...]:
     """Return the reasons, the first of which names the kernel where one was found to be wrong."""
-    reasons = tuple(under_way.found.reasons)
-    if under_way.failing is None:
+    reasons = tuple(progress.findings.reasons)
+    if progress.failing is None:
         return reasons
-    case, interpreted.backwards = under_way.failing
-    told = find_wrong(program, interpreted, case.inputs)
-    told = told or "no buffer that is known in the graph is wrong: the calls around the kernels are"
-    return (told, *reasons)
+    case, interpreted.backwards = progress.failing
+    culprit = find_wrong_kernel(program, interpreted, case.inputs)
+    culprit = (
+        culprit or "no buffer that is known in the graph is wrong: the calls around the kernels are"
+    )
+    return (culprit, *reasons)

@@ -33,16 +33,18 @@ def run_eager(delivery: LoadedDelivery, file: Path) -> Path | None:
     outputs = []
     with torch.no_grad():
         for batch in delivery.evaluation:
-            given = flat_tensors(delivery.module(*copies(batch.inputs)))
-            place = delivery.contract.covered(len(given))
+            results = flat_tensors(delivery.module(*copies(batch.inputs)))
+            place = delivery.contract.covered(len(results))
             assert place is not None
-            outputs.append(given[place].clone())
+            outputs.append(results[place].clone())
     labelled = zip(outputs, delivery.evaluation, strict=True)
     try:
         # Only to find out whether it can be computed, before anything is compiled.
-        value_of(metric, ((o, o if one.labels is None else one.labels) for o, one in labelled))
+        value_of(
+            metric, ((o, o if batch.labels is None else batch.labels) for o, batch in labelled)
+        )
     except NotComputable as error:
-        raise _not_computable(metric.name, error) from error
+        raise _metric_failure(metric.name, error) from error
     torch.save(outputs, file)
     return file
 
@@ -60,14 +62,14 @@ def evaluate(
     assert contract.metric is not None
     samples = read_evaluation(staging, contract)
     by_eager = torch.load(eager, weights_only=True, mmap=True)
-    found: list[tuple[int, str]] = []
+    covered: list[tuple[int, str]] = []
 
     def pairs() -> Iterator[Pair]:
         for batch, want in zip(samples, by_eager, strict=True):
             outputs = package(copies(batch.inputs))
             place = contract.covered(len(outputs))
             assert place is not None
-            found.append((place, contract.structure.names_of(len(outputs))[place]))
+            covered.append((place, contract.structure.names_of(len(outputs))[place]))
             yield want, outputs[place], batch.labels
 
     data = digest_file(staging / EVALUATION_FILE)
@@ -75,12 +77,12 @@ def evaluate(
         # Which output it is of is known when the first pair is.
         measured = measure_metric(contract.metric, "", recipe.metric, data, pairs())
     except NotComputable as error:
-        raise _not_computable(contract.metric.name, error) from error
-    place, name = found[0]
+        raise _metric_failure(contract.metric.name, error) from error
+    place, name = covered[0]
     return replace(measured, place=place, output=name)
 
 
-def _not_computable(name: str, error: NotComputable) -> DeliveryUnreadable:
+def _metric_failure(name: str, error: NotComputable) -> DeliveryUnreadable:
     expected, got = expected_and_got(str(error))
     return DeliveryUnreadable(
         f"{name} can't be computed of the evaluation",

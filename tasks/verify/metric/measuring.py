@@ -27,7 +27,7 @@ _MOST_SAMPLES = 1e9
 class Drop:
     """Eager's value, the package's, and what is lost: between `low` and `high`.
 
-    Each of both bounds holds with the probability that was asked for. `enough` tells for a
+    Each of both bounds holds with the probability that was asked for. `enough` returns for a
     `max_drop` how many samples like these would show it; 0 where no number would.
     """
 
@@ -52,14 +52,16 @@ def drop_of_shares(eager: Tensor, package: Tensor, confidence: float) -> Drop:
     if bool(((lost == 0) | (lost.abs() == 1)).all()):
         worse, better = float((lost > 0).sum()), float((lost < 0).sum())
 
-        def at(samples: float) -> tuple[float, float]:
+        def bounds_at(samples: float) -> tuple[float, float]:
             scale = samples / count
-            return _exact(worse * scale, better * scale, samples, confidence)
+            return _exact_bounds(worse * scale, better * scale, samples, confidence)
 
-        low, high = at(count)
-        return Drop(*means, mean, low, high, lambda most: _search(mean, most, count, at))
-    low, high = _student(lost, confidence)
-    return Drop(*means, mean, low, high, lambda most: _by_root(mean, high, most, count))
+        low, high = bounds_at(count)
+        return Drop(
+            *means, mean, low, high, lambda most: _search_samples(mean, most, count, bounds_at)
+        )
+    low, high = _student_bounds(lost, confidence)
+    return Drop(*means, mean, low, high, lambda most: _extrapolate_samples(mean, high, most, count))
 
 
 def drop_of_errors(
@@ -67,22 +69,26 @@ def drop_of_errors(
 ) -> Drop:
     """Return by what share of eager's a mean error grows: float64 `[samples]` both.
 
-    With `root` it is the root of the mean that is told and that grows. Bounds are Student's of the
+    With `root` it is the root of the mean that is shown and that grows. Bounds are Student's of the
     ratio of the means (Fieller's approximation, 1954, where eager's mean is well known).
     """
-    told = math.sqrt if root else float
+    transform = math.sqrt if root else float
     means = float(eager.mean()), float(package.mean())
-    values = told(means[0]), told(means[1])
+    values = transform(means[0]), transform(means[1])
     count = eager.numel()
     if not all(map(math.isfinite, means)) or means[0] == 0.0:
-        grown = 0.0 if means[0] == means[1] else math.inf
-        return Drop(*values, grown, grown, grown, lambda _: 0)
+        growth = 0.0 if means[0] == means[1] else math.inf
+        return Drop(*values, growth, growth, growth, lambda _: 0)
     ratio = means[1] / means[0]
-    low, high = _student((package - ratio * eager) / means[0], confidence)
-    bounds = [told(max(ratio + side, 0.0)) - 1.0 for side in (low, high)]
-    grown = told(ratio) - 1.0
+    low, high = _student_bounds((package - ratio * eager) / means[0], confidence)
+    bounds = [transform(max(ratio + side, 0.0)) - 1.0 for side in (low, high)]
+    growth = transform(ratio) - 1.0
     return Drop(
-        *values, grown, bounds[0], bounds[1], lambda most: _by_root(grown, bounds[1], most, count)
+        *values,
+        growth,
+        bounds[0],
+        bounds[1],
+        lambda most: _extrapolate_samples(growth, bounds[1], most, count),
     )
 
 
@@ -106,11 +112,16 @@ def drop_of_auc(eager: Tensor, package: Tensor, labels: Tensor, confidence: floa
         low, high = value - half, value + half
     count = eager.numel()
     return Drop(
-        areas[0], areas[1], value, low, high, lambda most: _by_root(value, high, most, count)
+        areas[0],
+        areas[1],
+        value,
+        low,
+        high,
+        lambda most: _extrapolate_samples(value, high, most, count),
     )
 
 
-def area(scores: Tensor, labels: Tensor) -> float:
+def roc_auc(scores: Tensor, labels: Tensor) -> float:
     """Return the area under the ROC curve of float64 scores and bool labels, `[samples]` both."""
     return float(_placements(scores, labels)[0].mean())
 
@@ -133,7 +144,9 @@ def _ranks(ordered: Tensor, values: Tensor) -> Tensor:
     return (left + right).double() / 2.0
 
 
-def _exact(worse: float, better: float, samples: float, confidence: float) -> tuple[float, float]:
+def _exact_bounds(
+    worse: float, better: float, samples: float, confidence: float
+) -> tuple[float, float]:
     """Return bounds of the share that is lost, of so many lost and won among the samples."""
     from scipy.special import betaincinv
 
@@ -148,7 +161,7 @@ def _exact(worse: float, better: float, samples: float, confidence: float) -> tu
     return least(worse, first) - most(better, second), most(worse, first) - least(better, second)
 
 
-def _student(values: Tensor, confidence: float) -> tuple[float, float]:
+def _student_bounds(values: Tensor, confidence: float) -> tuple[float, float]:
     """Return bounds of the mean that float64 `[samples]` are drawn from."""
     count = values.numel()
     if count < _FEWEST:
@@ -164,33 +177,33 @@ def _quantile(confidence: float, freedom: int) -> float:
     return float(stdtrit(freedom, confidence))
 
 
-def _search(
-    value: float, most: float, count: int, at: Callable[[float], tuple[float, float]]
+def _search_samples(
+    value: float, most: float, count: int, bounds_at: Callable[[float], tuple[float, float]]
 ) -> int:
     """Return the least number of samples whose upper bound is within `most`; 0 for none."""
     if value >= most:
         return 0
     low = high = float(count)
-    while at(high)[1] > most:
+    while bounds_at(high)[1] > most:
         low, high = high, 2.0 * high
         if high > _MOST_SAMPLES:
             return 0
     while high - low > 0.01 * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if at(middle)[1] > most else (low, middle)
-    return _rounded(high)
+        low, high = (middle, high) if bounds_at(middle)[1] > most else (low, middle)
+    return _round_up(high)
 
 
-def _by_root(value: float, high: float, most: float, count: int) -> int:
+def _extrapolate_samples(value: float, high: float, most: float, count: int) -> int:
     """Return how many samples would do where a bound nears as the root of their number does."""
     if value >= most:
         return 0
     if not math.isfinite(high):
         return 2 * _FEWEST
-    return _rounded(max(_FEWEST, count * ((high - value) / (most - value)) ** 2))
+    return _round_up(max(_FEWEST, count * ((high - value) / (most - value)) ** 2))
 
 
-def _rounded(samples: float) -> int:
+def _round_up(samples: float) -> int:
     """Return the number, rounded up to two digits."""
     step = int(10 ** max(0, math.floor(math.log10(samples)) - 1))
     return math.ceil(samples / step) * step
@@ -199,8 +212,8 @@ def _rounded(samples: float) -> int:
 # Of some samples, by eager and by the package, and their labels (None where there are none).
 Pair = tuple[Tensor, Tensor, Tensor | None]
 
-# What is told where nothing was agreed.
-_UNAGREED = MetricRule(1.0)
+# What is shown where nothing was agreed.
+_DEFAULT_RULE = MetricRule(1.0)
 
 
 def measure_metric(
@@ -212,11 +225,11 @@ def measure_metric(
     name of the one that they are of, `data` the samples' digest. Raises `NotComputable` where the
     metric isn't made of such outputs and labels.
     """
-    confidence = (rule or _UNAGREED).confidence
+    confidence = (rule or _DEFAULT_RULE).confidence
     if metric.family == "auc":
-        drop, samples, changed = _areas(pairs, confidence)
+        drop, samples, changed = _drop_of_areas(pairs, confidence)
     else:
-        drop, samples, changed = _means(metric, pairs, confidence)
+        drop, samples, changed = _drop_of_means(metric, pairs, confidence)
     measured = MeasuredMetric(
         metric.name, output, samples, drop.eager, drop.package, drop.value, drop.low, drop.high,
         metric.kind.is_error, confidence, data, rule.max_drop if rule else None, changed=changed,
@@ -233,53 +246,55 @@ def value_of(metric: Metric, outputs: Iterable[tuple[Tensor, Tensor | None]]) ->
     """
     pairs = ((output, output, labels) for output, labels in outputs)
     if metric.family == "auc":
-        _, scores, truth = _ranked(pairs)
-        return area(scores, truth), truth.numel()
-    values, _ = _paired(metric, pairs)
+        _, scores, truth = _collect_scores(pairs)
+        return roc_auc(scores, truth), truth.numel()
+    values, _ = _collect_values(metric, pairs)
     mean = float(values.mean())
     return (math.sqrt(mean) if metric.family == "rmse" else mean), values.numel()
 
 
 @dataclass(frozen=True)
-class TooFew:
+class SampleShortage:
     """So many samples were given, and `enough` would do: 0 where no number would."""
 
     samples: int
     enough: int
 
 
-def find_too_few(metric: Metric, rule: MetricRule, labels: Iterable[Tensor]) -> TooFew | None:
+def find_too_few(
+    metric: Metric, rule: MetricRule, labels: Iterable[Tensor]
+) -> SampleShortage | None:
     """Return how many samples lack for a package that changes nothing to be seen to keep the rule.
 
     `labels` are `[rows, ...]`. For `auc` it is the rarer label that counts. None where there are
     enough, though one that changes something may need more.
     """
-    samples = _countable(metric, labels)
+    samples = _count_samples(metric, labels)
     if metric.kind.is_error or metric.family == "auc":
-        return TooFew(samples, _FEWEST) if samples < _FEWEST else None
+        return SampleShortage(samples, _FEWEST) if samples < _FEWEST else None
 
-    def at(count: float) -> tuple[float, float]:
-        return _exact(0.0, 0.0, count, rule.confidence)
+    def bounds_at(count: float) -> tuple[float, float]:
+        return _exact_bounds(0.0, 0.0, count, rule.confidence)
 
-    if samples and at(samples)[1] <= rule.max_drop:
+    if samples and bounds_at(samples)[1] <= rule.max_drop:
         return None
-    return TooFew(samples, _search(0.0, rule.max_drop, max(samples, 1), at))
+    return SampleShortage(samples, _search_samples(0.0, rule.max_drop, max(samples, 1), bounds_at))
 
 
-def _countable(metric: Metric, labels: Iterable[Tensor]) -> int:
+def _count_samples(metric: Metric, labels: Iterable[Tensor]) -> int:
     """Return of how many samples the metric is at most."""
     if metric.family != "auc":
         return sum(one.shape[0] for one in labels if one.dim())
-    all_of = torch.cat([one.reshape(-1) for one in labels])
-    return min(int((all_of == kind).sum()) for kind in (0, 1))
+    flat = torch.cat([one.reshape(-1) for one in labels])
+    return min(int((flat == kind).sum()) for kind in (0, 1))
 
 
 # With how many samples there are, and how many have another value: None where none has its own.
-_Measured = tuple[Drop, int, int | None]
+_MeasuredDrop = tuple[Drop, int, int | None]
 
 
-def _means(metric: Metric, pairs: Iterable[Pair], confidence: float) -> _Measured:
-    eager, package = _paired(metric, pairs)
+def _drop_of_means(metric: Metric, pairs: Iterable[Pair], confidence: float) -> _MeasuredDrop:
+    eager, package = _collect_values(metric, pairs)
     if metric.kind.is_error:
         drop = drop_of_errors(eager, package, confidence, root=metric.family == "rmse")
     else:
@@ -287,24 +302,24 @@ def _means(metric: Metric, pairs: Iterable[Pair], confidence: float) -> _Measure
     return drop, eager.numel(), int((eager != package).sum())
 
 
-def _paired(metric: Metric, pairs: Iterable[Pair]) -> tuple[Tensor, Tensor]:
+def _collect_values(metric: Metric, pairs: Iterable[Pair]) -> tuple[Tensor, Tensor]:
     """Return each sample's value by eager and by the package: float64 `[samples]` both."""
     eager, package = [], []
     for by_eager, by_package, labels in pairs:
-        wanted = _labels(metric, by_eager, labels)
-        eager.append(sample_values(metric, by_eager, wanted))
-        package.append(sample_values(metric, by_package, wanted))
+        targets = _require_labels(metric, by_eager, labels)
+        eager.append(sample_values(metric, by_eager, targets))
+        package.append(sample_values(metric, by_package, targets))
     if not eager or not sum(map(len, eager)):
         raise NotComputable("expected samples to compute the metric of, got none")
     return torch.cat(eager), torch.cat(package)
 
 
-def _areas(pairs: Iterable[Pair], confidence: float) -> _Measured:
-    eager, package, truth = _ranked(pairs)
+def _drop_of_areas(pairs: Iterable[Pair], confidence: float) -> _MeasuredDrop:
+    eager, package, truth = _collect_scores(pairs)
     return drop_of_auc(eager, package, truth, confidence), truth.numel(), None
 
 
-def _ranked(pairs: Iterable[Pair]) -> tuple[Tensor, Tensor, Tensor]:
+def _collect_scores(pairs: Iterable[Pair]) -> tuple[Tensor, Tensor, Tensor]:
     """Return each sample's score by eager and by the package, float64, and its truth, bool.
 
     All three are `[samples]`.
@@ -327,7 +342,7 @@ def _ranked(pairs: Iterable[Pair]) -> tuple[Tensor, Tensor, Tensor]:
     return torch.cat(eager), scores, truth
 
 
-def _labels(metric: Metric, by_eager: Tensor, labels: Tensor | None) -> Tensor:
+def _require_labels(metric: Metric, by_eager: Tensor, labels: Tensor | None) -> Tensor:
     if metric.is_known and not metric.kind.labels:
         return by_eager
     if labels is None:

@@ -15,8 +15,8 @@ from torch.nn import functional
 from handoff.artifacts.delivery.metric import IGNORED, Metric
 
 # An extension's: it takes outputs and labels, `[rows, ...]` each, and gives `[rows]` from 0 to 1.
-OwnMetric = Callable[[Tensor, Tensor], Tensor]
-OWN_METRICS: dict[str, OwnMetric] = {}
+ExtensionMetric = Callable[[Tensor, Tensor], Tensor]
+OWN_METRICS: dict[str, ExtensionMetric] = {}
 
 
 class NotComputable(ValueError):
@@ -35,8 +35,8 @@ def sample_values(metric: Metric, output: Tensor, labels: Tensor) -> Tensor:
         raise NotComputable(f"expected an output and labels with one row a sample, got {shapes}")
     if metric.is_known:
         values = _FAMILIES[metric.family](output, labels, metric.count)
-    elif (own := OWN_METRICS.get(metric.name.partition(":")[2])) is not None:
-        values = _by_extension(metric.name, own, output, labels)
+    elif (function := OWN_METRICS.get(metric.name.partition(":")[2])) is not None:
+        values = _call_extension(metric.name, function, output, labels)
     else:
         raise NotComputable(f"expected {metric.name} of an extension that the recipe names")
     return values.double()
@@ -54,13 +54,13 @@ def scores_of(output: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     scores = output.double().reshape(output.shape[0], -1) if output.dim() else output
     if scores.dim() != 2 or scores.shape[1] not in (1, 2) or scores.shape[0] != rows.shape[0]:
         raise NotComputable(f"expected one score a row, or two, got {list(output.shape)}")
-    one = scores[:, 0] if scores.shape[1] == 1 else scores[:, 1] - scores[:, 0]
-    return one, rows[:, 0] == 1
+    score = scores[:, 0] if scores.shape[1] == 1 else scores[:, 1] - scores[:, 0]
+    return score, rows[:, 0] == 1
 
 
-def _by_extension(name: str, own: OwnMetric, output: Tensor, labels: Tensor) -> Tensor:
+def _call_extension(name: str, function: ExtensionMetric, output: Tensor, labels: Tensor) -> Tensor:
     try:
-        values = own(output, labels)
+        values = function(output, labels)
     except Exception as error:
         raise NotComputable(
             f"expected {name} of the extension to be computed, got {type(error).__name__}: {error}"
@@ -72,7 +72,7 @@ def _by_extension(name: str, own: OwnMetric, output: Tensor, labels: Tensor) -> 
     return values
 
 
-def _by_classes(output: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def _arrange_by_class(output: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return logits `[rows, places, classes]` and labels `[rows, places]`, whole numbers.
 
     Classes are in axis 1, as torch's losses have them, or in the last one, as transformers do.
@@ -111,48 +111,48 @@ def _mean_of_places(values: Tensor, labels: Tensor) -> Tensor:
     return (sums / counts.sum(1).clamp_min(1))[some]
 
 
-def _top(output: Tensor, labels: Tensor, count: int) -> Tensor:
-    logits, wanted = _by_classes(output, labels)
-    own = logits.gather(-1, wanted.clamp_min(0)[..., None])
-    places = torch.arange(logits.shape[-1])
+def _top_k(output: Tensor, labels: Tensor, count: int) -> Tensor:
+    logits, targets = _arrange_by_class(output, labels)
+    target_scores = logits.gather(-1, targets.clamp_min(0)[..., None])
+    classes = torch.arange(logits.shape[-1])
     # Of equal ones the first counts, as argmax has it; no number is no answer.
-    before = (logits == own) & (places < wanted[..., None])
-    rank = ((logits > own) | before).sum(-1)
-    right = (rank < count) & own[..., 0].isfinite() & ~logits.isnan().any(-1)
-    return _mean_of_places(right.double(), wanted)
+    before = (logits == target_scores) & (classes < targets[..., None])
+    rank = ((logits > target_scores) | before).sum(-1)
+    right = (rank < count) & target_scores[..., 0].isfinite() & ~logits.isnan().any(-1)
+    return _mean_of_places(right.double(), targets)
 
 
 def _log_loss(output: Tensor, labels: Tensor, _: int) -> Tensor:
-    if _is_one_score(output, labels):
+    if _is_binary(output, labels):
         return functional.binary_cross_entropy_with_logits(
-            *_one_score(output, labels), reduction="none"
+            *_binary_scores(output, labels), reduction="none"
         )
-    logits, wanted = _by_classes(output, labels)
-    return _mean_of_places(_picked(-logits.log_softmax(-1), wanted), wanted)
+    logits, targets = _arrange_by_class(output, labels)
+    return _mean_of_places(_gather_losses(-logits.log_softmax(-1), targets), targets)
 
 
 def _log_loss_of_probabilities(output: Tensor, labels: Tensor, _: int) -> Tensor:
     tiny = torch.finfo(torch.float64).eps
-    if _is_one_score(output, labels):
-        scores, wanted = _one_score(output, labels)
+    if _is_binary(output, labels):
+        scores, targets = _binary_scores(output, labels)
         return functional.binary_cross_entropy(
-            scores.clamp(tiny, 1 - tiny), wanted, reduction="none"
+            scores.clamp(tiny, 1 - tiny), targets, reduction="none"
         )
-    shares, wanted = _by_classes(output, labels)
-    return _mean_of_places(_picked(-shares.clamp(tiny, 1.0).log(), wanted), wanted)
+    probabilities, targets = _arrange_by_class(output, labels)
+    return _mean_of_places(_gather_losses(-probabilities.clamp(tiny, 1.0).log(), targets), targets)
 
 
-def _picked(losses: Tensor, wanted: Tensor) -> Tensor:
-    return losses.gather(-1, wanted.clamp_min(0)[..., None])[..., 0]
+def _gather_losses(losses: Tensor, targets: Tensor) -> Tensor:
+    return losses.gather(-1, targets.clamp_min(0)[..., None])[..., 0]
 
 
-def _is_one_score(output: Tensor, labels: Tensor) -> bool:
+def _is_binary(output: Tensor, labels: Tensor) -> bool:
     return output.numel() == output.shape[0] == labels.numel()
 
 
-def _one_score(output: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    scores, wanted = scores_of(output, labels)
-    return scores, wanted.double()
+def _binary_scores(output: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    scores, targets = scores_of(output, labels)
+    return scores, targets.double()
 
 
 def _squared_error(output: Tensor, labels: Tensor, _: int) -> Tensor:
@@ -164,7 +164,7 @@ def _absolute_error(output: Tensor, labels: Tensor, _: int) -> Tensor:
 
 
 def _errors(output: Tensor, labels: Tensor) -> Tensor:
-    got, want = _flat(output), _flat(labels)
+    got, want = _flatten_rows(output), _flatten_rows(labels)
     if got.shape != want.shape:
         raise NotComputable(
             f"expected labels of the output's shape, {list(output.shape)}, got {list(labels.shape)}"
@@ -186,32 +186,32 @@ def _ndcg(output: Tensor, labels: Tensor, count: int) -> Tensor:
     lowest = torch.finfo(torch.float64).min
     scores = output.double().nan_to_num(lowest, neginf=lowest)
     rows = [
-        ndcg_score(wanted[None], got[None], k=count)
-        for wanted, got in zip(labels.double().numpy(), scores.numpy(), strict=True)
+        ndcg_score(relevances[None], row_scores[None], k=count)
+        for relevances, row_scores in zip(labels.double().numpy(), scores.numpy(), strict=True)
     ]
     return torch.tensor(rows, dtype=torch.float64)
 
 
 def _cosine(output: Tensor, eager: Tensor, _: int) -> Tensor:
-    return functional.cosine_similarity(_flat(output), _flat(eager), dim=1)
+    return functional.cosine_similarity(_flatten_rows(output), _flatten_rows(eager), dim=1)
 
 
 def _agreement(output: Tensor, eager: Tensor, _: int) -> Tensor:
     if not output.is_floating_point():
-        return (_flat(output) == _flat(eager)).double().mean(1)
+        return (_flatten_rows(output) == _flatten_rows(eager)).double().mean(1)
     if output.numel() == output.shape[0]:
-        return ((_flat(output) > 0) == (_flat(eager) > 0))[:, 0].double()
+        return ((_flatten_rows(output) > 0) == (_flatten_rows(eager) > 0))[:, 0].double()
     # No number is no answer.
     same = (output.argmax(1) == eager.argmax(1)) & ~output.isnan().any(1)
-    return _flat(same).mean(1)
+    return _flatten_rows(same).mean(1)
 
 
-def _flat(tensor: Tensor) -> Tensor:
+def _flatten_rows(tensor: Tensor) -> Tensor:
     return tensor.double().reshape(tensor.shape[0], -1)
 
 
 _FAMILIES: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
-    "top-K": _top,
+    "top-K": _top_k,
     "log-loss": _log_loss,
     "log-loss-of-probabilities": _log_loss_of_probabilities,
     "rmse": _squared_error,

@@ -16,7 +16,7 @@ from handoff.tasks.verify.torch_versions.messages import OtherTorchHere
 
 
 @contextmanager
-def package_of_other_torch(other: OtherTorchHere, file: Path) -> Iterator[RemotePackage]:
+def open_in_other_torch(other: OtherTorchHere, file: Path) -> Iterator[RemotePackage]:
     """Open a `model.so` or `model.pt2` with another torch until the body ends.
 
     Where it doesn't load, or ends that process, its calls raise `BlessingRefused` with what the

@@ -22,9 +22,9 @@ from handoff.artifacts.recipe.fit import base_version, installed_torch
 from handoff.tasks.verify.torch_versions.messages import MakeTorchJob, OtherTorchHere
 
 # Written last: an environment with it is whole. It lists what is installed.
-_LISTED = "installed"
+_LISTING = "installed"
 _LIMIT_S = 3000.0
-_WORDS = 600
+_MOST_CHARACTERS = 600
 
 
 def run(job: MakeTorchJob) -> OtherTorchHere:
@@ -38,10 +38,10 @@ def run(job: MakeTorchJob) -> OtherTorchHere:
     folder = job.folder / f"{job.version}-py{sys.version_info.major}.{sys.version_info.minor}"
     python = folder / "bin" / "python"
     with held(job.folder):
-        if (folder / _LISTED).exists():
+        if (folder / _LISTING).exists():
             return OtherTorchHere(job.version, python)
         began = time.monotonic()
-        _make(job.version, folder, python)
+        _make_environment(job.version, folder, python)
     return OtherTorchHere(job.version, python, round(time.monotonic() - began, 1))
 
 
@@ -62,31 +62,31 @@ def require_uv() -> str:
     )  # fmt: skip
 
 
-def _make(version: str, folder: Path, python: Path) -> None:
+def _make_environment(version: str, folder: Path, python: Path) -> None:
     uv = require_uv()
     shutil.rmtree(folder, ignore_errors=True)
-    beside = [f"{name}=={installed_version(name)}" for name in ("safetensors", "numpy")]
+    companions = [f"{name}=={installed_version(name)}" for name in ("safetensors", "numpy")]
     _run(version, [uv, "venv", "--quiet", "--python", sys.executable, str(folder)])
     _run(version, [uv, "pip", "install", "--quiet", "--python", str(python), f"torch=={version}",
-                   *beside])  # fmt: skip
-    listed = _run(version, [uv, "pip", "freeze", "--python", str(python)])
-    write_whole(folder / _LISTED, listed.encode())
+                   *companions])  # fmt: skip
+    listing = _run(version, [uv, "pip", "freeze", "--python", str(python)])
+    write_whole(folder / _LISTING, listing.encode())
 
 
 def _run(version: str, command: list[str]) -> str:
     try:
-        ended = subprocess.run(
+        result = subprocess.run(
             command, capture_output=True, text=True, timeout=_LIMIT_S, check=False
         )
-        told = ended.stderr.strip().rstrip(".")[-_WORDS:]
+        problem = result.stderr.strip().rstrip(".")[-_MOST_CHARACTERS:]
     except subprocess.TimeoutExpired:
-        told = f"it took more than {_LIMIT_S:g} s"
+        problem = f"it took more than {_LIMIT_S:g} s"
     else:
-        if not ended.returncode:
-            return ended.stdout
+        if not result.returncode:
+            return result.stdout
     raise EnvironmentLacking(
         f"an environment with torch {version} can't be made",
-        expected="that version in the index that uv asks, for this Python", got=told,
+        expected="that version in the index that uv asks, for this Python", got=problem,
         remedy="Set uv's index (UV_INDEX_URL), or ask for another version: with --torch, or in the "
         "recipe's [torch]",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What making an environment with another torch is asked, and what it answers."""
+"""The job of making an environment with another torch, and its result."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Makes the calls that another process asks for, in an environment with torch and safetensors.
 
-    python -I answering.py FILE THREADS
+    python -I server.py FILE THREADS
 
 A program of its own: nothing of Handoff is installed where it runs. Each line that it reads is a
 call, whose inputs lie in a file, and whose outputs go to another; it answers with a line as soon as
@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch._C import _aoti
 
 _AT_ONCE = 4
-_WORDS = 4000
+_MOST_CHARACTERS = 4000
 Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
 
@@ -40,16 +40,16 @@ def open_file(path: str) -> Run:
 
 def answer(run: Run, request: dict[str, Any]) -> str:
     """Make one call; return what it was refused for, or nothing."""
-    held = load_file(request["from"])
+    tensors = load_file(request["from"])
     inputs = [
-        torch.as_strided(held[str(at)], view["shape"], view["strides"], view["offset"])
+        torch.as_strided(tensors[str(at)], view["shape"], view["strides"], view["offset"])
         for at, view in enumerate(request["inputs"])
     ]
     try:
         outputs = run(list(inputs))
     except RuntimeError as error:
-        return str(error)[:_WORDS] or "an error without a word"
-    written = {f"left/{name}": tensor for name, tensor in held.items()}
+        return str(error)[:_MOST_CHARACTERS] or "an error without a word"
+    written = {f"left/{name}": tensor for name, tensor in tensors.items()}
     written |= {f"outputs/{at}": one.detach().clone() for at, one in enumerate(outputs)}
     save_file({name: tensor.contiguous() for name, tensor in written.items()}, request["to"])
     return ""
@@ -63,14 +63,14 @@ def main() -> None:
     except RuntimeError as error:
         text = str(error).strip().partition("\n")[0]
         sys.exit(text or "it can't be opened, without a word")
-    telling = Lock()
+    output_lock = Lock()
 
     def serve(line: str) -> None:
         request = json.loads(line)
         error = answer(run, request)
-        told = json.dumps({"event": "answered", "to": request["to"], "error": error})
-        with telling:
-            sys.stdout.write(told + "\n")
+        message = json.dumps({"event": "answered", "to": request["to"], "error": error})
+        with output_lock:
+            sys.stdout.write(message + "\n")
             sys.stdout.flush()
 
     # OpenMP counts threads for each thread that asks.

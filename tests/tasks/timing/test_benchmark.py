@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from handoff.artifacts.release.evidence import Timing
 from handoff.tasks.timing.benchmark import (
+    cases_with_example,
     is_enough,
     median_interval,
+    retry_if_blurred,
     time_in_turns,
     timed_cases,
-    until_known,
-    with_example,
 )
-from handoff.tasks.timing.conditions import OthersAtWork
+from handoff.tasks.timing.conditions import BackgroundLoad
 from handoff.tasks.verify.reference import ReferenceCase, save_cases
 
 # The ranks, from 1, of Conover's table A3 for the median at 95 %.
@@ -157,7 +157,7 @@ def test_of_inputs_of_one_size_the_plan_s_first_is_timed(tmp_path: Path) -> None
 def test_the_delivered_example_is_timed_in_its_place(size: int, timed: list[str]) -> None:
     drawn = [ReferenceCase(f"x={n} seed=0", (torch.zeros(n),), (), ()) for n in (1, 2, 7, 17, 64)]
     example = ReferenceCase(f"x={size} example=0", (torch.zeros(size),), (), ())
-    assert [case.name for case in with_example([*drawn, example], between=2)] == timed
+    assert [case.name for case in cases_with_example([*drawn, example], between=2)] == timed
 
 
 def timing(low: float, high: float, others: float | None) -> Timing:
@@ -165,7 +165,7 @@ def timing(low: float, high: float, others: float | None) -> Timing:
 
 
 @pytest.mark.parametrize(
-    ("tried", "told"),
+    ("tried", "expected"),
     [
         ([timing(1.2, 1.4, 1.5)], 0),
         ([timing(0.5, 3.0, 0.1)], 0),
@@ -174,19 +174,19 @@ def timing(low: float, high: float, others: float | None) -> Timing:
         ([timing(0.5, 3.0, 1.5), timing(0.4, 9.0, 1.5)], 0),
     ],
 )
-def test_what_other_work_blurred_is_measured_once_more(tried: list[Timing], told: int) -> None:
-    left = iter(tried)
-    assert until_known(lambda: next(left), pause_s=0.0) is tried[told]
-    assert next(left, None) is None
+def test_what_other_work_blurred_is_measured_once_more(tried: list[Timing], expected: int) -> None:
+    remaining = iter(tried)
+    assert retry_if_blurred(lambda: next(remaining), pause_s=0.0) is tried[expected]
+    assert next(remaining, None) is None
 
 
 def test_what_others_do_is_told_apart_from_what_this_process_does() -> None:
-    watched = OthersAtWork()
+    load = BackgroundLoad()
     spin = "import time; end = time.time() + 3\nwhile time.time() < end: pass"
     with subprocess.Popen([sys.executable, "-c", spin]) as other:
         other.wait()
     # Of one processor; on a crowded machine the loop gets a part of it, and the crowd the rest.
-    found = watched.processors()
-    assert found is not None
-    assert found > 0.3
-    assert OthersAtWork().processors() is None
+    processors = load.processors()
+    assert processors is not None
+    assert processors > 0.3
+    assert BackgroundLoad().processors() is None

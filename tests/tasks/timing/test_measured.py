@@ -108,21 +108,21 @@ def test_whatever_a_measurement_depends_on_gives_another_key(
 def test_the_conditions_are_threads_processor_system_and_what_the_environment_says_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = [digest_conditions()]
-    assert digest_conditions() == found[0]
+    digests = [digest_conditions()]
+    assert digest_conditions() == digests[0]
     for name in ("OMP_NUM_THREADS", "LD_PRELOAD"):
         monkeypatch.setenv(name, "another")
-        found.append(digest_conditions())
+        digests.append(digest_conditions())
     others: list[tuple[object, str, object]] = [
         (conditions, "describe_host_cpu", "another"), (os, "sched_getaffinity", {998, 999}),
         (torch, "get_num_threads", 77), (platform, "platform", "another"),
     ]  # fmt: skip
-    for place, name, told in others:
-        monkeypatch.setattr(place, name, lambda *_, told=told: told)
-        found.append(digest_conditions())
+    for target, name, value in others:
+        monkeypatch.setattr(target, name, lambda *_, value=value: value)
+        digests.append(digest_conditions())
     monkeypatch.setenv("HANDOFF_NOTHING_OF_THAT_KIND", "1")
-    assert digest_conditions() == found[-1]
-    assert len(set(found)) == len(found)
+    assert digest_conditions() == digests[-1]
+    assert len(set(digests)) == len(digests)
 
 
 def test_code_that_nothing_tells_apart_has_no_key(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_damage_counts_as_nothing_and_is_written_over(damage: bytes, tmp_path: P
 def test_what_was_not_used_for_longest_goes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measured, "_KEPT", 2)
+    monkeypatch.setattr(measured, "_MOST_ENTRIES", 2)
     keys = [digest_bytes(bytes([place])) for place in range(3)]
     for place, key in enumerate(keys[:2]):
         keep(tmp_path, key, measured_now())

@@ -12,7 +12,7 @@ from handoff.tasks.verify.loading import Tensors
 from handoff.tasks.verify.reference import ReferenceCase, save_cases
 
 
-def written(folder: Path, **sizes: int) -> Path:
+def write_cases(folder: Path, **sizes: int) -> Path:
     """Write a reference with a case for each name and size; return its file."""
     cases = [
         ReferenceCase(name.replace("_", "="), (torch.zeros(size),), (), ())
@@ -25,12 +25,12 @@ def written(folder: Path, **sizes: int) -> Path:
 def test_it_is_at_the_smallest_size_at_the_first_example_and_at_the_largest(
     tmp_path: Path,
 ) -> None:
-    file = written(tmp_path, seed_0=1, seed_1=64, example_0=8, example_1=16)
+    file = write_cases(tmp_path, seed_0=1, seed_1=64, example_0=8, example_1=16)
     assert [case.inputs[0].numel() for case in raced_cases(file)] == [1, 8, 64]
 
 
 def test_without_an_example_in_the_plan_the_largest_stands_for_it(tmp_path: Path) -> None:
-    file = written(tmp_path, seed_0=1, seed_1=64)
+    file = write_cases(tmp_path, seed_0=1, seed_1=64)
     assert [case.inputs[0].numel() for case in raced_cases(file)] == [1, 64, 64]
 
 

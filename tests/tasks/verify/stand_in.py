@@ -18,7 +18,7 @@ Package = Callable[[Tensors], Tensors]
 _LIBRARY = b"the library"
 
 
-def compiled(program: Path) -> Package:
+def compile_program(program: Path) -> Package:
     """Return what calls the program that lies there, of float32 inputs alone, as a package does."""
     module = load_program(program).module(check_guards=False)
 
@@ -31,7 +31,7 @@ def compiled(program: Path) -> Package:
     return package
 
 
-def let_stand(monkeypatch: pytest.MonkeyPatch, package: Package, folder: Path) -> None:
+def install_package(monkeypatch: pytest.MonkeyPatch, package: Package, folder: Path) -> None:
     """Let verification find `package` in the files that are written to the folder."""
     for name in ("open_shared_library", "open_package"):
         monkeypatch.setattr(verify, name, lambda *_: package)

@@ -1,4 +1,4 @@
-"""A contract that declares more than the model takes: its owner is told, and told what."""
+"""A contract that declares more than the model takes: its owner is informed, and of what."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Positions(nn.Module):
         return placed
 
 
-def referred(folder: Path, longest: int) -> tuple[str, ...]:
+def run_reference_cases(folder: Path, longest: int) -> tuple[str, ...]:
     deliver(
         Positions().eval(), (torch.randn(2, 16, 4),), folder / "delivery", name="positions",
         dynamic={"x": {0: "batch", 1: "length"}}, dimensions={"length": (1, longest)},
@@ -43,11 +43,11 @@ def test_a_length_beyond_the_table_of_places_is_named_as_the_delivery_s_fault(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(DeliveryUnsound) as caught:
-        referred(tmp_path, 512)
+        run_reference_cases(tmp_path, 512)
     assert "fails at batch=3 length=512" in str(caught.value)
     assert "IndexError: index out of range" in str(caught.value)
     assert "dimensions={NAME: (MIN, MAX)}" in str(caught.value)
 
 
 def test_the_longest_that_it_has_places_for_is_compared(tmp_path: Path) -> None:
-    assert any("length=64" in case for case in referred(tmp_path, 64))
+    assert any("length=64" in case for case in run_reference_cases(tmp_path, 64))

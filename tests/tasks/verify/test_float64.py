@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from handoff.tasks.verify.float64 import lifted_inputs, run_in_float64, same_tensors
+from handoff.tasks.verify.float64 import copy_sharing_tensors, lifted_inputs, run_in_float64
 
 
 class Careless(nn.Module):
@@ -55,7 +55,7 @@ def test_the_model_keeps_its_weights_and_their_precision() -> None:
 def test_a_copy_is_called_in_float64_while_the_original_is_called_in_its_own_precision() -> None:
     """With the very tensors, so that no weights are held twice."""
     module = traced()
-    copy = same_tensors(module)
+    copy = copy_sharing_tensors(module)
     held, original = ({**dict(one.named_parameters()), **dict(one.named_buffers())}
                       for one in (copy, module))  # fmt: skip
     assert held.keys() == original.keys()

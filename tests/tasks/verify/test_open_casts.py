@@ -7,20 +7,20 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from handoff.tasks.verify.open_casts import OpenCasts
+from handoff.tasks.verify.open_casts import UndefinedCasts
 
 Model = Callable[[torch.Tensor], torch.Tensor]
 
 
-def found(model: Model, *values: float) -> str:
-    casts = OpenCasts()
+def first_undefined_cast(model: Model, *values: float) -> str:
+    casts = UndefinedCasts()
     with casts:
         model(torch.tensor(values))
-    return casts.found
+    return casts.first_cast
 
 
 @pytest.mark.parametrize(
-    ("model", "values", "told"),
+    ("model", "values", "expected"),
     [
         (lambda x: (x * 2).to(torch.int8), (1.0, float("nan")), "float32 to int8"),
         (lambda x: x.to(torch.int8), (127.0, 128.0), "float32 to int8"),
@@ -31,9 +31,9 @@ def found(model: Model, *values: float) -> str:
     ],
 )
 def test_a_number_that_the_type_does_not_hold_is_left_open(
-    model: Model, values: tuple[float, ...], told: str
+    model: Model, values: tuple[float, ...], expected: str
 ) -> None:
-    assert found(model, *values) == told
+    assert first_undefined_cast(model, *values) == expected
 
 
 @pytest.mark.parametrize(
@@ -48,4 +48,4 @@ def test_a_number_that_the_type_does_not_hold_is_left_open(
     ],
 )
 def test_what_the_type_holds_is_defined(model: Model, values: tuple[float, ...]) -> None:
-    assert found(model, *values) == ""
+    assert first_undefined_cast(model, *values) == ""

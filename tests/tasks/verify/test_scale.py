@@ -77,7 +77,7 @@ def test_an_output_that_data_left_without_a_row_has_no_sizes() -> None:
     scale = find_scale([torch.randn(9, 3), torch.randn(4, 3)])
     assert scale.features
     assert scale.sizes(torch.zeros(0, 3).double()).shape == (0, 3)
-    assert scale.largest(torch.zeros(0, 3).double()).shape == (0, 3)
+    assert scale.noise_sizes(torch.zeros(0, 3).double()).shape == (0, 3)
 
 
 def test_what_is_not_finite_has_no_part_in_a_size() -> None:

@@ -24,7 +24,7 @@ from handoff.tasks.verify import reference, tap
 from handoff.tasks.verify import step as verify
 from handoff.tasks.verify.messages import ReferenceJob, TapJob, VerifyJob, VerifyResult
 from tests.tasks.deliveries import write_delivery
-from tests.tasks.verify.stand_in import compiled, let_stand
+from tests.tasks.verify.stand_in import compile_program, install_package
 
 
 class FreshHead(nn.Module):
@@ -43,7 +43,7 @@ class FreshHead(nn.Module):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedProgram:
     """The program of a delivery, and its reference."""
 
     folder: Path
@@ -51,13 +51,13 @@ class Prepared:
     reference: Path
 
 
-def prepare(folder: Path, module: nn.Module) -> Prepared:
+def prepare(folder: Path, module: nn.Module) -> PreparedProgram:
     inputs = {"x": torch.randn(6, 8)}
     write_delivery(folder / "delivery", module.eval(), inputs, batch=Dimension(1, 32))
     take_in(IntakeJob(folder / "delivery", folder / "staging"))
     optimized = optimize.run(OptimizeJob(folder / "staging", folder / "program", Recipe()))
     job = ReferenceJob(folder / "staging", None, VerifyPlan(seeds=1), folder / "reference.pt")
-    return Prepared(folder, optimized.program, reference.run(job).file)
+    return PreparedProgram(folder, optimized.program, reference.run(job).file)
 
 
 Verified = Callable[[str, Path, Path], VerifyResult]
@@ -69,7 +69,7 @@ def verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verified:
 
     def judge(name: str, program: Path, file: Path) -> VerifyResult:
         with monkeypatch.context() as patch:
-            let_stand(patch, compiled(program), tmp_path / name)
+            install_package(patch, compile_program(program), tmp_path / name)
             return verify.run(VerifyJob(tmp_path / name, file, Recipe()))
 
     return judge

@@ -1,4 +1,4 @@
-"""Questions: inputs around what a graph itself is about, as its constants and operators say.
+"""Boundaries: inputs around what a graph itself decides at, by its constants and operators.
 
 `tracing` runs the model once and notes what it does to its inputs, element by element, up to where
 something is decided; `targets` says which values an operator decides at; `placing` finds the inputs

@@ -11,13 +11,18 @@ import torch
 
 from handoff.artifacts.conformance.table import KnownFault, PlainTensor
 from handoff.artifacts.delivery.signature import TensorSpec
-from handoff.tasks.verify.inputs.boundaries.placing import fill_with, place_targets
+from handoff.tasks.verify.inputs.boundaries.placing import fill_input, place_targets
 from handoff.tasks.verify.inputs.boundaries.targets import Kind, Target, find_targets
-from handoff.tasks.verify.inputs.boundaries.tracing import Derived, Tracing, Use, trace
+from handoff.tasks.verify.inputs.boundaries.tracing import (
+    DerivedTensor,
+    InputTracer,
+    OperatorUse,
+    trace,
+)
 
 Tensors = tuple[torch.Tensor, ...]
 
-_ASKED: dict[Kind, str] = {
+_LABELS: dict[Kind, str] = {
     "constants": "around {}",
     "multiples": "multiples of {}",
     "steps": "at the steps of {}",
@@ -28,70 +33,70 @@ _ASKED: dict[Kind, str] = {
 }
 # What leaves the numbers that were drawn.
 _FAR: frozenset[Kind] = frozenset({"edges", "beyond", "large quotients"})
-_MOST_TOLD = 3
-# More of one kind are not asked of an input: each takes its share of the elements, and time.
-_MOST_ASKED = 8
+_MOST_SHOWN = 3
+# An input gets no more of one kind: each takes its share of the elements, and time.
+_MOST_TARGETS = 8
 
 
 @dataclass(frozen=True)
-class Question:
-    """Inputs, what they ask, and which of them hold values that were neither declared nor drawn.
+class BoundaryCase:
+    """Inputs at what a graph decides, and which of them hold values neither declared nor drawn.
 
     They are of the signature's shapes and dtypes.
     """
 
-    asks: str
+    label: str
     inputs: Tensors
     undeclared: tuple[str, ...] = ()
 
 
-def find_questions(
+def find_boundary_cases(
     specs: Sequence[TensorSpec], model: Callable[..., Any], drawn: Tensors
-) -> tuple[list[Question], Tracing]:
-    """Run the model on drawn inputs; return what to ask it, and what was seen.
+) -> tuple[list[BoundaryCase], InputTracer]:
+    """Run the model on drawn inputs; return the cases to run it on, and what was traced.
 
-    `drawn` are of the shapes and dtypes of the `specs`, and so are the questions' inputs. The same
-    model and inputs give the same questions.
+    `drawn` are of the shapes and dtypes of the `specs`, and so are the cases' inputs. The same
+    model and inputs give the same cases.
     """
-    tracing = trace(model, drawn)
-    targets = [target for use in tracing.uses for target in find_targets(use)]
-    questions = []
+    tracer = trace(model, drawn)
+    targets = [target for use in tracer.uses for target in find_targets(use)]
+    cases = []
     for kind in get_args(Kind):
-        asked = [target for target in targets if target.kind == kind]
-        if asked and (question := _ask(kind, asked, specs, drawn)) is not None:
-            questions.append(question)
-    return questions, tracing
+        of_kind = [target for target in targets if target.kind == kind]
+        if of_kind and (case := _make_case(kind, of_kind, specs, drawn)) is not None:
+            cases.append(case)
+    return cases, tracer
 
 
-def _ask(
+def _make_case(
     kind: Kind, targets: list[Target], specs: Sequence[TensorSpec], drawn: Tensors
-) -> Question | None:
-    inputs, told, undeclared = list(drawn), [], []
-    for place, spec in enumerate(specs):
-        by_name = {t.label: t for t in reversed(targets) if t.use.operand.place == place}
-        own = list(reversed(by_name.values()))[:_MOST_ASKED]
-        changed = place_targets(spec, drawn[place], own) if own else None
+) -> BoundaryCase | None:
+    inputs, labels, undeclared = list(drawn), [], []
+    for index, spec in enumerate(specs):
+        by_name = {t.label: t for t in reversed(targets) if t.use.operand.input_index == index}
+        chosen = list(reversed(by_name.values()))[:_MOST_TARGETS]
+        changed = place_targets(spec, drawn[index], chosen) if chosen else None
         if changed is None:
             continue
-        inputs[place] = changed
-        told += [target.label for target in own]
+        inputs[index] = changed
+        labels += [target.label for target in chosen]
         undeclared += [spec.name] if kind in _FAR and spec.low is None else []
-    if not told:
+    if not labels:
         return None
-    several = list(dict.fromkeys(told))
-    shown = " and ".join(several[:_MOST_TOLD])
-    if len(several) > _MOST_TOLD:
-        shown += f" and {len(several) - _MOST_TOLD} more"
-    return Question(_ASKED[kind].format(shown), tuple(inputs), tuple(undeclared))
+    unique = list(dict.fromkeys(labels))
+    text = " and ".join(unique[:_MOST_SHOWN])
+    if len(unique) > _MOST_SHOWN:
+        text += f" and {len(unique) - _MOST_SHOWN} more"
+    return BoundaryCase(_LABELS[kind].format(text), tuple(inputs), tuple(undeclared))
 
 
 # Beyond it, an undeclared value is further from zero than what is drawn.
 _USUAL = 9.0
 
 
-def ask_for(
-    fault: KnownFault, specs: Sequence[TensorSpec], drawn: Tensors, tracing: Tracing
-) -> Question | None:
+def make_fault_case(
+    fault: KnownFault, specs: Sequence[TensorSpec], drawn: Tensors, tracer: InputTracer
+) -> BoundaryCase | None:
     """Return inputs that lead the values which show `fault` to where the graph calls it.
 
     They are of the shapes and dtypes of `drawn`. The values stand in for all elements of what the
@@ -100,60 +105,68 @@ def ask_for(
     values, or where none were kept.
     """
     inputs = list(drawn)
-    shown = [_as_tensor(plain) for plain in fault.inputs if _is_real(plain)]
+    examples = [_to_tensor(plain) for plain in fault.inputs if _is_real(plain)]
     changed: dict[int, bool] = {}
-    for operand, values in _places(fault, shown, tracing) or _inputs_of(shown, drawn):
-        place = operand.place
-        if place in changed:
+    for operand, values in _find_operands(fault, examples, tracer) or _match_inputs(
+        examples, drawn
+    ):
+        index = operand.input_index
+        if index in changed:
             continue
         times = math.ceil(operand.value.numel() / values.numel())
-        wanted = values.repeat(times)[: operand.value.numel()].reshape(operand.value.shape)
-        filled = fill_with(specs[place], drawn[place], operand, wanted)
+        targets = values.repeat(times)[: operand.value.numel()].reshape(operand.value.shape)
+        filled = fill_input(specs[index], drawn[index], operand, targets)
         if filled is not None:
-            inputs[place] = filled
-            changed[place] = specs[place].low is None and _is_far(values)
+            inputs[index] = filled
+            changed[index] = specs[index].low is None and _is_far(values)
     if not changed:
         return None
-    undeclared = tuple(specs[place].name for place, is_far in changed.items() if is_far)
-    return Question(f"what {fault.name} gets wrong", tuple(inputs), undeclared)
+    undeclared = tuple(specs[index].name for index, is_far in changed.items() if is_far)
+    return BoundaryCase(f"what {fault.name} gets wrong", tuple(inputs), undeclared)
 
 
-def _places(
-    fault: KnownFault, shown: Sequence[torch.Tensor], tracing: Tracing
-) -> list[tuple[Derived, torch.Tensor]]:
+def _find_operands(
+    fault: KnownFault, examples: Sequence[torch.Tensor], tracer: InputTracer
+) -> list[tuple[DerivedTensor, torch.Tensor]]:
     """Return what the fault's operators take of the inputs, with the values to take instead.
 
-    Those are as `shown`, of any shape and the operand's dtype.
+    Those are as `examples`, of any shape and the operand's dtype.
     """
     names = {call.partition("(")[0].split(".")[1] for call in fault.calls}
     # A cast is called by another name where it is run.
     names |= {"_to_copy"} if "to" in names else set()
     found = []
-    for use in tracing.uses:
-        number = _number(use)
-        if use.operator._schema.name.partition("::")[2] not in names or number >= len(shown):
+    for use in tracer.uses:
+        position = _tensor_position(use)
+        if use.operator._schema.name.partition("::")[2] not in names or position >= len(examples):
             continue
-        if use.operand.value.dtype is shown[number].dtype:
-            found.append((use.operand, shown[number]))
+        if use.operand.value.dtype is examples[position].dtype:
+            found.append((use.operand, examples[position]))
     return found
 
 
-def _number(use: Use) -> int:
+def _tensor_position(use: OperatorUse) -> int:
     """Return which one of the tensors that the operator took this is."""
     return sum(isinstance(value, torch.Tensor) for value in use.args[: use.argument])
 
 
-def _inputs_of(shown: Sequence[torch.Tensor], drawn: Tensors) -> list[tuple[Derived, torch.Tensor]]:
+def _match_inputs(
+    examples: Sequence[torch.Tensor], drawn: Tensors
+) -> list[tuple[DerivedTensor, torch.Tensor]]:
     """Return each input with the first values of its dtype that no earlier input has.
 
     Both may be of any shape.
     """
-    left, found = list(shown), []
-    for place, tensor in enumerate(drawn):
-        number = next((n for n, one in enumerate(left) if one.dtype is tensor.dtype), None)
-        if number is not None:
+    unused, found = list(examples), []
+    for index, tensor in enumerate(drawn):
+        position = next(
+            (n for n, example in enumerate(unused) if example.dtype is tensor.dtype), None
+        )
+        if position is not None:
             source = torch.arange(tensor.numel()).reshape(tensor.shape)
-            found.append((Derived(place, source, tensor, lambda given: given), left.pop(number)))
+            found.append(
+                (DerivedTensor(index, source, tensor, lambda values: values), unused.pop(position))
+            )
     return found
 
 
@@ -161,7 +174,7 @@ def _is_real(plain: PlainTensor) -> bool:
     return bool(plain.values) and not plain.dtype.startswith("complex")
 
 
-def _as_tensor(plain: PlainTensor) -> torch.Tensor:
+def _to_tensor(plain: PlainTensor) -> torch.Tensor:
     kind: torch.dtype = getattr(torch, plain.dtype)
     through = torch.float64 if kind.is_floating_point else torch.int64
     return torch.tensor(plain.values, dtype=through).to(kind)

@@ -8,7 +8,7 @@ import torch
 
 from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.tasks.verify.inputs.boundaries.targets import Target
-from handoff.tasks.verify.inputs.boundaries.tracing import Derived
+from handoff.tasks.verify.inputs.boundaries.tracing import DerivedTensor
 
 _HALVINGS = 60
 # How far from what was drawn they are looked for first, in shares of the range, or of what is drawn
@@ -31,33 +31,37 @@ def place_targets(
     elements = torch.arange(flat.numel())
     for turn, target in enumerate(targets):
         chosen = (elements % 2 == 0) & ((elements // 2) % len(targets) == turn)
-        found, reached = _solve(spec, drawn, target.use.operand, target.values)
+        solutions, reached = _solve(spec, drawn, target.use.operand, target.values)
         side = (elements // (2 * len(targets))) % 4
-        found = torch.where(side == 1, _beside(found, -1), found)
-        found = torch.where(side == 3, _beside(found, 1), found)
-        allowed = chosen & reached & _within(spec, found)
-        flat = torch.where(allowed, found, flat)
+        solutions = torch.where(side == 1, _next_number(solutions, -1), solutions)
+        solutions = torch.where(side == 3, _next_number(solutions, 1), solutions)
+        allowed = chosen & reached & _in_range(spec, solutions)
+        flat = torch.where(allowed, solutions, flat)
         changed = changed or bool(allowed.any())
     return flat.reshape(drawn.shape) if changed else None
 
 
-def fill_with(
-    spec: TensorSpec, drawn: torch.Tensor, operand: Derived, wanted: torch.Tensor
+def fill_input(
+    spec: TensorSpec, drawn: torch.Tensor, operand: DerivedTensor, values: torch.Tensor
 ) -> torch.Tensor | None:
-    """Return `drawn` with every value in it that leads to what is wanted; None if none does.
+    """Return `drawn` with every value in it that leads to `values`; None if none does.
 
-    `wanted` has a value for each element of `operand`, whatever the shape; `drawn` keeps its shape
+    `values` has a value for each element of `operand`, whatever the shape; `drawn` keeps its shape
     and dtype. Of an input without a declared range they may be infinite, or not a number.
     """
-    found, reached = _solve(spec, drawn, operand, wanted)
-    allowed = reached & (_within(spec, found) | (spec.is_unlimited & ~torch.isfinite(found)))
+    solutions, reached = _solve(spec, drawn, operand, values)
+    allowed = reached & (
+        _in_range(spec, solutions) | (spec.is_unlimited & ~torch.isfinite(solutions))
+    )
     return (
-        torch.where(allowed, found, drawn.flatten()).reshape(drawn.shape) if allowed.any() else None
+        torch.where(allowed, solutions, drawn.flatten()).reshape(drawn.shape)
+        if allowed.any()
+        else None
     )
 
 
 def _solve(
-    spec: TensorSpec, drawn: torch.Tensor, operand: Derived, targets: torch.Tensor
+    spec: TensorSpec, drawn: torch.Tensor, operand: DerivedTensor, targets: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return values for all elements of an input, and which of them lead to their target.
 
@@ -71,46 +75,47 @@ def _solve(
     # Of each input element, the first operand element that it leads to.
     sources = operand.source.flatten()
     none = sources.numel()
-    at = torch.full((count,), none).scatter_reduce(0, sources, torch.arange(none), "amin")
-    used = at < none
-    at = torch.where(used, at, 0)
-    wanted = targets.flatten()[at]
+    operand_elements = torch.full((count,), none).scatter_reduce(
+        0, sources, torch.arange(none), "amin"
+    )
+    used = operand_elements < none
+    operand_elements = torch.where(used, operand_elements, 0)
+    target = targets.flatten()[operand_elements]
     if operand.length == 0:
-        return wanted.to(drawn.dtype), used
+        return target.to(drawn.dtype), used
 
-    def lead(values: torch.Tensor) -> torch.Tensor:
-        given = values.to(drawn.dtype).reshape(drawn.shape)
-        computed = operand.replay(given).flatten()[at].double()
-        return computed.nan_to_num(nan=torch.inf)
+    def apply_operators(values: torch.Tensor) -> torch.Tensor:
+        replayed = operand.replay(values.to(drawn.dtype).reshape(drawn.shape))
+        return replayed.flatten()[operand_elements].double().nan_to_num(nan=torch.inf)
 
-    want = wanted.double()
-    room = 1e-4 * want.abs().clamp_min(float(want.abs().mean()) + 1e-6)
-    found, reached = drawn.flatten().clone(), torch.zeros(count, dtype=torch.bool)
+    target = target.double()
+    room = 1e-4 * target.abs().clamp_min(float(target.abs().mean()) + 1e-6)
+    solutions, reached = drawn.flatten().clone(), torch.zeros(count, dtype=torch.bool)
     with torch.no_grad():
         for below, above in _intervals(spec, drawn):
-            candidate = _halve(lead, want, below, above).to(drawn.dtype)
-            taken = used & ~reached & ((lead(candidate) - want).abs() <= room)
-            found = torch.where(taken, candidate, found)
-            reached |= taken
+            candidate = _halve(apply_operators, target, below, above).to(drawn.dtype)
+            is_solved = used & ~reached & ((apply_operators(candidate) - target).abs() <= room)
+            solutions = torch.where(is_solved, candidate, solutions)
+            reached |= is_solved
             if bool(reached[used].all()):
                 break
-    return found, reached
+    return solutions, reached
 
 
 def _halve(
-    lead: Callable[[torch.Tensor], torch.Tensor],
-    want: torch.Tensor,
+    function: Callable[[torch.Tensor], torch.Tensor],
+    target: torch.Tensor,
     below: torch.Tensor,
     above: torch.Tensor,
 ) -> torch.Tensor:
-    """Return where, between each `below` and `above`, `lead` passes what is wanted: `[n]` float64.
+    """Return where, between each `below` and `above`, `function` passes `target`: `[n]` float64.
 
-    Both ends and `want` are that, too, and so is what `lead` makes of it.
+    Both ends and `target` are that, too, and so is what `function` makes of it.
     """
-    rises = lead(above) >= lead(below)
+    rises = function(above) >= function(below)
     for _ in range(_HALVINGS):
         middle = (below + above) / 2
-        is_less = (lead(middle) < want) == rises
+        is_less = (function(middle) < target) == rises
         below = torch.where(is_less, middle, below)
         above = torch.where(is_less, above, middle)
     return above
@@ -121,7 +126,7 @@ def _intervals(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Give intervals to look in, each wider than the one before: float64 `[n]` ends, by element."""
     flat = drawn.flatten().double()
-    low, high = _ends(spec, drawn)
+    low, high = _search_limits(spec, drawn)
     middle = flat.nan_to_num(0.0, 0.0, 0.0)
     width = float(middle.abs().mean()) if spec.low is None else high - low
     for share in _NEAR:
@@ -132,7 +137,7 @@ def _intervals(
     yield torch.full_like(flat, low), torch.full_like(flat, high)
 
 
-def _ends(spec: TensorSpec, drawn: torch.Tensor) -> tuple[float, float]:
+def _search_limits(spec: TensorSpec, drawn: torch.Tensor) -> tuple[float, float]:
     if spec.low is not None and spec.high is not None:
         return spec.low, spec.high
     if drawn.dtype.is_floating_point:
@@ -141,7 +146,7 @@ def _ends(spec: TensorSpec, drawn: torch.Tensor) -> tuple[float, float]:
     return float(drawn.min()), float(drawn.max())
 
 
-def _within(spec: TensorSpec, values: torch.Tensor) -> torch.Tensor:
+def _in_range(spec: TensorSpec, values: torch.Tensor) -> torch.Tensor:
     if spec.low is None or spec.high is None:
         if values.dtype.is_floating_point:
             return torch.isfinite(values)
@@ -150,7 +155,7 @@ def _within(spec: TensorSpec, values: torch.Tensor) -> torch.Tensor:
     return (wide >= spec.low) & (wide <= spec.high)
 
 
-def _beside(values: torch.Tensor, direction: int) -> torch.Tensor:
+def _next_number(values: torch.Tensor, direction: int) -> torch.Tensor:
     """Return the next number of the same type below (-1) or above (1), for values of any shape.
 
     A truth has none, and stays as it is.

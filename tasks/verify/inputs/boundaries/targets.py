@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import torch
 
-from handoff.tasks.verify.inputs.boundaries.tracing import Use
+from handoff.tasks.verify.inputs.boundaries.tracing import OperatorUse
 
-# What a question asks, in the order of the plan. `edges`, `beyond` and `large quotients` leave what
+# What a case is about, in the order of the plan. `edges`, `beyond` and `large quotients` leave what
 # was drawn; the others lie where drawn numbers lie.
 Kind = Literal[
     "constants", "multiples", "steps", "equal inputs", "edges", "beyond", "large quotients"
@@ -42,7 +42,7 @@ _EDGES: dict[str, tuple[float, ...]] = {
     "square": (1e19, 2e19, 1e-23), "hypot": (1e19, 2e19, 1e-23), "logaddexp": (1e4, -1e4, 88.0),
     "pow": (1.0, 1e-38, 1e19), "elu": (-20.0, -104.0), "celu": (-20.0, -104.0), "sinc": (1.0, 1e-8),
 }  # fmt: skip
-_MOST_TOLD = 3
+_MOST_SHOWN = 3
 # Quotients of which float32 keeps no digit behind the point, and float64 many.
 _FAR = 100_000.0
 
@@ -56,34 +56,34 @@ class Target:
 
     kind: Kind
     label: str
-    use: Use
+    use: OperatorUse
     values: torch.Tensor
 
 
-def find_targets(use: Use) -> list[Target]:
+def find_targets(use: OperatorUse) -> list[Target]:
     """Return the values at which the operator of `use` decides, for the operand of that use."""
     kind = use.operand.value.dtype
     if kind is torch.bool or kind.is_complex:
         # Truths have nothing between them or beyond, and complex numbers no order.
         return []
-    found = [
-        *_at_constants(use), *_at_multiples(use), *_at_steps(use), *_beyond(use),
-        *_at_others(use), *_at_edges(use),
+    targets = [
+        *_constant_targets(use), *_multiple_targets(use), *_step_targets(use),
+        *_overflow_targets(use), *_equal_input_targets(use), *_edge_targets(use),
     ]  # fmt: skip
-    return [one for one in found if one.values.shape == use.operand.value.shape]
+    return [target for target in targets if target.values.shape == use.operand.value.shape]
 
 
-def _at_constants(use: Use) -> list[Target]:
+def _constant_targets(use: OperatorUse) -> list[Target]:
     value, name, args = use.operand.value, use.name, use.args
     others: list[Any] = []
     if name in _COMPARISONS or name in _CHOICES:
         others = [args[1 - use.argument]] if len(args) > 1 else []
         others = [] if (1 - use.argument) in use.derived else others
     elif name in ("clamp", "hardtanh"):
-        given = {"min": -1.0, "max": 1.0} if name == "hardtanh" else {}
-        given |= dict(zip(("min", "max"), args[1:3], strict=False))
-        given |= {k: v for k, v in use.kwargs.items() if k.startswith(("min", "max"))}
-        others = [v for v in given.values() if v is not None]
+        bounds = {"min": -1.0, "max": 1.0} if name == "hardtanh" else {}
+        bounds |= dict(zip(("min", "max"), args[1:3], strict=False))
+        bounds |= {k: v for k, v in use.kwargs.items() if k.startswith(("min", "max"))}
+        others = [v for v in bounds.values() if v is not None]
     elif name in ("hardsigmoid", "hardswish"):
         others = [-3.0, 3.0]
     elif name == "threshold":
@@ -98,31 +98,38 @@ def _at_constants(use: Use) -> list[Target]:
     elif name == "div" and use.argument == 1:
         others = [0.0]
     elif name == "bucketize" and use.argument == 0 and isinstance(args[1], torch.Tensor):
-        return [_of_table(use, args[1])]
+        return [_table_target(use, args[1])]
     elif name == "searchsorted" and use.argument == 1 and args[0].dim() == 1:
-        return [_of_table(use, args[0])]
-    return [made for other in others if (made := _constant("constants", use, other, value))]
+        return [_table_target(use, args[0])]
+    targets = [_constant_target("constants", use, other, value) for other in others]
+    return [target for target in targets if target is not None]
 
 
-def _of_table(use: Use, bounds: torch.Tensor) -> Target:
+def _table_target(use: OperatorUse, bounds: torch.Tensor) -> Target:
     value, table = use.operand.value, bounds.flatten()
-    places = torch.arange(value.numel()) % max(1, table.numel())
-    chosen = table[places] if table.numel() else value.flatten()
-    return Target("constants", _told(table), use, chosen.reshape(value.shape).to(value.dtype))
+    indices = torch.arange(value.numel()) % max(1, table.numel())
+    chosen = table[indices] if table.numel() else value.flatten()
+    values = chosen.reshape(value.shape).to(value.dtype)
+    return Target("constants", _format_values(table), use, values)
 
 
-def _constant(kind: Kind, use: Use, other: Any, value: torch.Tensor) -> Target | None:  # noqa: ANN401 - a number or a tensor
-    as_tensor = torch.as_tensor(other)
-    if as_tensor.dtype.is_complex:
+def _constant_target(
+    kind: Kind,
+    use: OperatorUse,
+    other: Any,  # noqa: ANN401 - a number or a tensor
+    value: torch.Tensor,
+) -> Target | None:
+    constant = torch.as_tensor(other)
+    if constant.dtype.is_complex:
         return None
     try:
-        values = as_tensor.to(value.dtype).expand(value.shape)
+        values = constant.to(value.dtype).expand(value.shape)
     except RuntimeError:
         return None
-    return Target(kind, _told(as_tensor), use, values)
+    return Target(kind, _format_values(constant), use, values)
 
 
-def _at_multiples(use: Use) -> list[Target]:
+def _multiple_targets(use: OperatorUse) -> list[Target]:
     """Return multiples of a divisor near what was drawn, and some that are thousands of it."""
     mode = use.kwargs.get("rounding_mode") if use.name == "div" else None
     if use.argument != 0 or not (use.name in _DIVISIONS or mode) or len(use.args) < 2:
@@ -130,13 +137,15 @@ def _at_multiples(use: Use) -> list[Target]:
     value, divisor = use.operand.value, use.args[1]
     if 1 in use.derived:
         return []
-    constant = _constant("multiples", use, divisor, value)
+    constant = _constant_target("multiples", use, divisor, value)
     if constant is None:
         return []
-    wide, by = value.double(), constant.values.double()
-    whole = torch.round(torch.where(by == 0, 0.0, wide / by)) + _steps_away(value)
-    near = (whole * by).to(value.dtype)
-    far = ((_FAR * whole + torch.sign(whole) * 499.0 + 0.25) * by).to(value.dtype)
+    dividend, divisors = value.double(), constant.values.double()
+    quotients = torch.round(torch.where(divisors == 0, 0.0, dividend / divisors)) + _steps_away(
+        value
+    )
+    near = (quotients * divisors).to(value.dtype)
+    far = ((_FAR * quotients + torch.sign(quotients) * 499.0 + 0.25) * divisors).to(value.dtype)
     return [
         Target("multiples", constant.label, use, near),
         Target("large quotients", constant.label, use, far),
@@ -151,10 +160,15 @@ def _steps_away(value: torch.Tensor) -> torch.Tensor:
     return (torch.arange(value.numel()) * 7 % 41 - 20).reshape(value.shape).double()
 
 
-def _at_others(use: Use) -> list[Target]:
+def _equal_input_targets(use: OperatorUse) -> list[Target]:
     """Return what makes an input equal to another one, or to multiples of it."""
     operand, other = use.operand, use.derived.get(1 - use.argument)
-    if operand.length or other is None or len(use.derived) != 2 or other.place == operand.place:
+    if (
+        operand.length
+        or other is None
+        or len(use.derived) != 2
+        or other.input_index == operand.input_index
+    ):
         return []
     mode = use.kwargs.get("rounding_mode") if use.name == "div" else None
     value = operand.value
@@ -169,25 +183,25 @@ def _at_others(use: Use) -> list[Target]:
     if not (use.name in _DIVISIONS or mode):
         is_elementwise = torch.Tag.pointwise in use.operator.tags
         return [Target("equal inputs", use.name, use, by.to(value.dtype))] if is_elementwise else []
-    wide = by.double()
-    whole = torch.round(torch.where(wide == 0, 0.0, value.double() / wide)).nan_to_num()
-    whole += _steps_away(value)
-    far = (_FAR * whole + torch.sign(whole) * 499.0 + 0.25) * wide
+    divisors = by.double()
+    quotients = torch.round(torch.where(divisors == 0, 0.0, value.double() / divisors)).nan_to_num()
+    quotients += _steps_away(value)
+    far = (_FAR * quotients + torch.sign(quotients) * 499.0 + 0.25) * divisors
     return [
-        Target("multiples", "another input", use, (whole * wide).to(value.dtype)),
+        Target("multiples", "another input", use, (quotients * divisors).to(value.dtype)),
         Target("large quotients", "another input", use, far.to(value.dtype)),
     ]
 
 
-def _at_steps(use: Use) -> list[Target]:
+def _step_targets(use: OperatorUse) -> list[Target]:
     value = use.operand.value
     if not value.is_floating_point():
         return []
     wide = value.double()
     if use.name in _STEPS:
         scale = 10.0 ** int(use.kwargs.get("decimals", 0))
-        whole = torch.floor(wide * scale)
-        halves = whole + (0.5 if use.name == "round" else 0.0)
+        floors = torch.floor(wide * scale)
+        halves = floors + (0.5 if use.name == "round" else 0.0)
         return [Target("steps", use.name, use, (halves / scale).to(value.dtype))]
     kind = use.kwargs.get("dtype") if use.name == "_to_copy" else None
     if not isinstance(kind, torch.dtype) or kind in (value.dtype, torch.bool) or kind.is_complex:
@@ -202,7 +216,7 @@ def _at_steps(use: Use) -> list[Target]:
     return [Target("steps", f"to {name}", use, tie.to(value.dtype))]
 
 
-def _beyond(use: Use) -> list[Target]:
+def _overflow_targets(use: OperatorUse) -> list[Target]:
     """Return values beyond the range of the type that they are cast to, and at its ends."""
     kind = use.kwargs.get("dtype") if use.name == "_to_copy" else None
     value = use.operand.value
@@ -224,12 +238,12 @@ def _beyond(use: Use) -> list[Target]:
     if not value.is_floating_point() and torch.iinfo(value.dtype).max <= ends[-1]:
         return []
     table = torch.tensor(ends, dtype=torch.float64).to(value.dtype)
-    places = torch.arange(value.numel()) % len(ends)
-    chosen = table[places].reshape(value.shape)
+    indices = torch.arange(value.numel()) % len(ends)
+    chosen = table[indices].reshape(value.shape)
     return [Target("beyond", str(kind).removeprefix("torch."), use, chosen)]
 
 
-def _at_edges(use: Use) -> list[Target]:
+def _edge_targets(use: OperatorUse) -> list[Target]:
     value, edges = use.operand.value, _EDGES.get(use.name)
     if edges is None or not value.is_floating_point():
         return []
@@ -238,9 +252,9 @@ def _at_edges(use: Use) -> list[Target]:
     return [Target("edges", use.name, use, chosen)]
 
 
-def _told(values: torch.Tensor) -> str:
+def _format_values(values: torch.Tensor) -> str:
     """Return the values, of any shape, as people read them, the first few of a table."""
-    flat = values.flatten()[: _MOST_TOLD + 1].tolist()
-    told = [f"{value:g}" for value in flat[:_MOST_TOLD]]
+    flat = values.flatten()[: _MOST_SHOWN + 1].tolist()
+    texts = [f"{value:g}" for value in flat[:_MOST_SHOWN]]
     # No commas: behind one stands the manner in which a case was called.
-    return " and ".join(dict.fromkeys(told)) + (" and more" if len(flat) > _MOST_TOLD else "")
+    return " and ".join(dict.fromkeys(texts)) + (" and more" if len(flat) > _MOST_SHOWN else "")

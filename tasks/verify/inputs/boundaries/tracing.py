@@ -18,7 +18,7 @@ _ELEMENTWISE = frozenset({
     "leaky_relu", "celu", "selu", "clone", "detach", "alias", "bernoulli", "lift_fresh",
 })  # fmt: skip
 # They give elements of their first argument, elsewhere.
-_CARRYING = frozenset({
+_MOVING = frozenset({
     "view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "permute",
     "transpose", "t", "expand", "select", "slice", "narrow", "unfold", "diagonal", "as_strided",
     "flip", "roll", "repeat", "index_select", "gather",
@@ -30,14 +30,14 @@ _LONGEST = 24
 
 
 @dataclass(frozen=True)
-class Derived:
+class DerivedTensor:
     """A tensor each of whose elements is computed from one element of one input.
 
-    `source`, int64 of the tensor's shape, tells which, by its place in the flattened input, and
+    `source`, int64 of the tensor's shape, says which, by its place in the flattened input, and
     `replay` computes the tensor from other values of that input, of the input's shape and dtype.
     """
 
-    place: int
+    input_index: int
     source: torch.Tensor
     value: torch.Tensor
     replay: Callable[[torch.Tensor], torch.Tensor]
@@ -45,7 +45,7 @@ class Derived:
 
 
 @dataclass(frozen=True)
-class Use:
+class OperatorUse:
     """An operator that took something derived from an input: as argument number `argument`.
 
     `args` and `kwargs` are what it took; `derived` what is known of its tensors, by argument.
@@ -55,7 +55,7 @@ class Use:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     argument: int
-    derived: dict[int, Derived]
+    derived: dict[int, DerivedTensor]
     result: Any
 
     @property
@@ -65,44 +65,46 @@ class Use:
         return name if name.startswith("__") else name.rstrip("_")
 
     @property
-    def operand(self) -> Derived:
+    def operand(self) -> DerivedTensor:
         """What it took at `argument`."""
         return self.derived[self.argument]
 
 
-class Tracing(TorchDispatchMode):
+class InputTracer(TorchDispatchMode):
     """While it is entered, follows the elements of `inputs`, and keeps the uses of them."""
 
     def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
         """Begin with the inputs themselves, the very tensors that the model is called with."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.uses: list[Use] = []
+        self.uses: list[OperatorUse] = []
         self.eight_bit_reductions = False
-        self._known: dict[int, Derived] = {}
-        for place, tensor in enumerate(inputs):
+        self._derived: dict[int, DerivedTensor] = {}
+        for index, tensor in enumerate(inputs):
             source = torch.arange(tensor.numel()).reshape(tensor.shape)
-            self._known[id(tensor)] = Derived(place, source, tensor, lambda given: given)
+            self._derived[id(tensor)] = DerivedTensor(index, source, tensor, lambda values: values)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401 - torch's own signature
         """Run the operator, and note what it took."""
         kwargs = kwargs or {}
         derived = {
-            at: self._known[id(value)] for at, value in enumerate(args) if id(value) in self._known
+            argument: self._derived[id(value)]
+            for argument, value in enumerate(args)
+            if id(value) in self._derived
         }
-        before = {at: one.value.clone() for at, one in derived.items()}
+        before = {argument: tensor.value.clone() for argument, tensor in derived.items()}
         result = func(*args, **kwargs)
         self._notice_reduction(func, args, result)
         if func._schema.is_mutable:
             # What it wrote to is no longer what it was derived as.
             for value in pytree.tree_leaves((args, kwargs)):
-                self._known.pop(id(value), None)
+                self._derived.pop(id(value), None)
         if not derived:
             return result
-        kept = tuple(before.get(at, value) for at, value in enumerate(args))
-        for at in derived:
-            self.uses.append(Use(func, kept, kwargs, at, derived, result))
+        args_before = tuple(before.get(argument, value) for argument, value in enumerate(args))
+        for argument in derived:
+            self.uses.append(OperatorUse(func, args_before, kwargs, argument, derived, result))
         if len(derived) == 1 and isinstance(result, torch.Tensor):
-            self._follow(func, kept, kwargs, derived, result)
+            self._follow(func, args_before, kwargs, derived, result)
         return result
 
     def _follow(
@@ -110,49 +112,53 @@ class Tracing(TorchDispatchMode):
         func: torch._ops.OpOverload,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        derived: dict[int, Derived],
+        derived: dict[int, DerivedTensor],
         result: torch.Tensor,
     ) -> None:
         """Note what the result (of any shape) is derived from, if each element has one source."""
-        ((at, one),) = derived.items()
+        ((argument, operand),) = derived.items()
         name = func._schema.name.partition("::")[2].rstrip("_")
         is_elementwise = torch.Tag.pointwise in func.tags or name in _ELEMENTWISE
-        if one.length >= _LONGEST or not (is_elementwise or (name in _CARRYING and at == 0)):
+        if operand.length >= _LONGEST or not (
+            is_elementwise or (name in _MOVING and argument == 0)
+        ):
             return
         try:
             if is_elementwise:
-                source = one.source.expand(result.shape)
+                source = operand.source.expand(result.shape)
             elif name in _VIEWS:
-                source = one.source.reshape(result.shape)
+                source = operand.source.reshape(result.shape)
             else:
-                source = func(one.source, *args[1:], **kwargs)
+                source = func(operand.source, *args[1:], **kwargs)
         except RuntimeError:
             return
         if source.shape != result.shape:
             return
 
-        def replay(given: torch.Tensor) -> torch.Tensor:
+        def replay(values: torch.Tensor) -> torch.Tensor:
             changed = list(args)
-            changed[at] = one.replay(given).clone()
+            changed[argument] = operand.replay(values).clone()
             computed: torch.Tensor = func(*changed, **kwargs)
             return computed
 
-        self._known[id(result)] = Derived(one.place, source, result, replay, one.length + 1)
+        self._derived[id(result)] = DerivedTensor(
+            operand.input_index, source, result, replay, operand.length + 1
+        )
 
     def _notice_reduction(self, func: Any, args: Any, result: Any) -> None:  # noqa: ANN401
-        taken = args[0] if args else None
-        if not isinstance(taken, torch.Tensor) or taken.element_size() != 1:
+        operand = args[0] if args else None
+        if not isinstance(operand, torch.Tensor) or operand.element_size() != 1:
             return
-        given = [v for v in pytree.tree_leaves(result) if isinstance(v, torch.Tensor)]
-        carries = func._schema.name.partition("::")[2] in _CARRYING
-        if given and not carries and given[0].numel() < taken.numel():
+        results = [v for v in pytree.tree_leaves(result) if isinstance(v, torch.Tensor)]
+        carries = func._schema.name.partition("::")[2] in _MOVING
+        if results and not carries and results[0].numel() < operand.numel():
             self.eight_bit_reductions = True
 
 
-def trace(model: Callable[..., Any], inputs: Tensors) -> Tracing:
+def trace(model: Callable[..., Any], inputs: Tensors) -> InputTracer:
     """Run the model on copies of `inputs`, of any shapes and dtypes; return what was noted."""
-    given = [tensor.clone() for tensor in inputs]
-    tracing = Tracing(given)
-    with torch.no_grad(), tracing:
-        model(*given)
-    return tracing
+    cloned = [tensor.clone() for tensor in inputs]
+    tracer = InputTracer(cloned)
+    with torch.no_grad(), tracer:
+        model(*cloned)
+    return tracer

@@ -200,7 +200,7 @@ def test_what_one_case_shows_of_how_far_rounding_moves_an_output_serves_the_othe
         return compare(
             package, eager, exact, Tolerance(rtol=1e-4), output=0, case="test",
             moved=moving(torch.zeros(4000)),
-            typical=replace(typical_error([(eager, exact)]), more_exact=move / error),
+            typical=replace(typical_error([(eager, exact)]), move_ratio=move / error),
         )  # fmt: skip
 
     assert judged(2e-6).accepted

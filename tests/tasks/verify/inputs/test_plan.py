@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.tasks.verify.inputs.plan import draw_inputs, eight_bit_cases, plan_cases, special_cases
-from handoff.tasks.verify.inputs.special import Values, put_in
+from handoff.tasks.verify.inputs.special import Values, insert_special_values
 
 
 def signature(**dimensions: Dimension) -> ModelSignature:
@@ -172,7 +172,9 @@ def test_some_rows_hold_several_special_values_and_some_one(shape: tuple[int, ..
     axis = 1 if shape[0] == 2 else 0
     drawn = torch.zeros(shape)
     kinds: tuple[Values, ...] = ("nan in turns", "infinite in turns")
-    rows = {kind: put_in(kind, spec, drawn).movedim(axis, 0).flatten(1) for kind in kinds}
+    rows = {
+        kind: insert_special_values(kind, spec, drawn).movedim(axis, 0).flatten(1) for kind in kinds
+    }
     counts = rows["nan in turns"].isnan().sum(1).tolist()
     assert {0, 1, 2, 4} <= set(counts)
     of_two = rows["nan in turns"][counts.index(2)].isnan().nonzero()[:, 0].tolist()
@@ -187,7 +189,9 @@ def test_a_vector_and_a_number_may_be_special_in_turns() -> None:
     kinds: tuple[Values, ...] = ("nan in turns", "infinite in turns", "large in turns")
     for shape in ((9,), (1,), ()):
         for values in kinds:
-            put = put_in(values, TensorSpec("x", "float32", shape), torch.ones(shape))
+            put = insert_special_values(
+                values, TensorSpec("x", "float32", shape), torch.ones(shape)
+            )
             assert not torch.equal(put, torch.ones(shape))
 
 

@@ -55,7 +55,7 @@ def check(
     save_program(program, file)
     if alter is None:
         alter = compiled_sources(program)
-    save_cases([_case(program, given) for given in inputs], reference)
+    save_cases([_case(program, batch) for batch in inputs], reference)
     job = InterpretJob(
         file, target, reference, Recipe(), alter, folder / "kernels", model=file, seconds=180.0
     )
@@ -97,11 +97,11 @@ def compiled_sources(program: ExportedProgram, slug: str = SLUG) -> tuple[Kernel
         return tuple(kernel.source for kernel in kernels)
 
 
-def _case(program: ExportedProgram, given: tuple[Tensor, ...]) -> ReferenceCase:
+def _case(program: ExportedProgram, inputs: tuple[Tensor, ...]) -> ReferenceCase:
     with torch.no_grad():
-        eager = flat_tensors(program.module()(*given))
-    exact, _ = run_in_float64(program.graph_module, lifted_inputs(program, given))
-    return ReferenceCase(f"batch={given[0].shape[0]} seed=0", given, eager, exact)
+        eager = flat_tensors(program.module()(*inputs))
+    exact, _ = run_in_float64(program.graph_module, lifted_inputs(program, inputs))
+    return ReferenceCase(f"batch={inputs[0].shape[0]} seed=0", inputs, eager, exact)
 
 
 def another(source: KernelSource) -> KernelSource:

@@ -24,9 +24,9 @@ from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.compile.cross.python_program import PythonProgram, write_python_program
 from handoff.tasks.verify.compare import compare
 from handoff.tasks.verify.interpret.kernel import KernelFailedError
-from handoff.tasks.verify.interpret.program import take_apart
+from handoff.tasks.verify.interpret.program import split_program
 from handoff.tasks.verify.interpret.run import prepare
-from handoff.tasks.verify.interpret.step import find_wrong, operators_of
+from handoff.tasks.verify.interpret.step import find_wrong_kernel, operators_of
 from tests.limits import LIMIT_S
 from tests.tasks.compile.cross import models
 
@@ -60,7 +60,7 @@ class Fault:
     """A change of the program's text: what it is, and where; `passes` where nothing is wrong."""
 
     name: str
-    told: str
+    description: str
     change: Callable[[str], str]
     passes: bool = False
 
@@ -117,18 +117,18 @@ class Row(TypedDict):
 
 def judge(name: str = "") -> list[Row]:
     """Return the rows of all faults, made in a process of its own, or of the one named so."""
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", __spec__.name if __spec__ else __name__, name],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
-    rows: list[Row] = json.loads(done.stdout.splitlines()[-1])
+    if result.returncode:
+        raise RuntimeError(result.stderr[-2000:])
+    rows: list[Row] = json.loads(result.stdout.splitlines()[-1])
     return rows
 
 
-def _judge_all(folder: Path, wanted: str) -> list[Row]:
+def _judge_all(folder: Path, only: str) -> list[Row]:
     exported = models.exported(Net(), torch.randn(8, 37))
     program = write_python_program(exported, PROFILES["sm_80"], {})
     inputs = [torch.randn(batch, 37) for batch in _BATCHES]
@@ -136,12 +136,12 @@ def _judge_all(folder: Path, wanted: str) -> list[Row]:
         eager = [exported.module()(x) for x in inputs]
         exact = [exported.module().double()(x.double()) for x in inputs]
     rows = []
-    for place, fault in enumerate(FAULTS):
-        if wanted and fault.name != wanted:
+    for index, fault in enumerate(FAULTS):
+        if only and fault.name != only:
             continue
         changed = replace(program, text=fault.change(program.text))
         seen, kernel = _see(
-            changed, folder / str(place), inputs, list(zip(eager, exact, strict=True))
+            changed, folder / str(index), inputs, list(zip(eager, exact, strict=True))
         )
         rows.append(Row(fault=fault.name, planted=changed.text != program.text, seen=seen,
                         kernel=kernel))  # fmt: skip
@@ -149,11 +149,14 @@ def _judge_all(folder: Path, wanted: str) -> list[Row]:
 
 
 def _see(
-    program: PythonProgram, folder: Path, inputs: list[Tensor], wanted: list[tuple[Tensor, Tensor]]
+    program: PythonProgram,
+    folder: Path,
+    inputs: list[Tensor],
+    references: list[tuple[Tensor, Tensor]],
 ) -> tuple[str, str]:
-    parts = take_apart(program.text, operators_of(program.graph))
+    parts = split_program(program.text, operators_of(program.graph))
     interpreted = prepare(program, parts, dict.fromkeys(parts.kernels, _BLOCKS), folder)
-    for x, (eager, exact) in zip(inputs, wanted, strict=True):
+    for x, (eager, exact) in zip(inputs, references, strict=True):
         for interpreted.backwards in (False, True):
             try:
                 (got,) = interpreted((x,))
@@ -161,7 +164,7 @@ def _see(
                 return "out of bounds", str(error)
             if _reasons(got, eager, exact):
                 seen = "numbers, backwards" if interpreted.backwards else "numbers"
-                return seen, find_wrong(program, interpreted, (x,))
+                return seen, find_wrong_kernel(program, interpreted, (x,))
     return "", ""
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from handoff.artifacts.errors import BlessingRefused
 from handoff.tasks.compile.cross.kernels import kernel_digest
-from handoff.tasks.verify.interpret.program import NotCheckableError, take_apart
+from handoff.tasks.verify.interpret.program import NotCheckableError, split_program
 
 KERNEL = """
 import triton
@@ -38,18 +38,18 @@ def call(args):
 
 
 def test_the_calls_are_kept_without_devices_and_streams() -> None:
-    parts = take_apart(PROGRAM, {"aten::sort"})
-    told = ast.unparse(parts.call)
+    parts = split_program(PROGRAM, {"aten::sort"})
+    text = ast.unparse(parts.call)
     assert list(parts.kernels) == ["triton_poi_fused_add_0"]
     assert parts.operators == ("aten::sort.default",)
-    assert "_launch('triton_poi_fused_add_0', ('arg0_1', 'buf0', ''), arg0_1, buf0, 7)" in told
-    assert "buf1 = aten[0](buf0)" in told
-    assert not {"cuda.", "stream", "import"} & set(told.replace("_cuda", "").split())
+    assert "_launch('triton_poi_fused_add_0', ('arg0_1', 'buf0', ''), arg0_1, buf0, 7)" in text
+    assert "buf1 = aten[0](buf0)" in text
+    assert not {"cuda.", "stream", "import"} & set(text.replace("_cuda", "").split())
 
 
 def test_an_operator_that_the_graph_does_not_have_is_not_called() -> None:
     with pytest.raises(NotCheckableError, match="calls aten::sort, which the graph doesn't"):
-        take_apart(PROGRAM, {"aten::mm"})
+        split_program(PROGRAM, {"aten::mm"})
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_an_operator_that_the_graph_does_not_have_is_not_called() -> None:
 def test_what_inductor_does_not_write_is_refused(place: str, by: str) -> None:
     assert place in PROGRAM
     with pytest.raises(BlessingRefused, match="isn't known"):
-        take_apart(PROGRAM.replace(place, by), {"aten::sort"})
+        split_program(PROGRAM.replace(place, by), {"aten::sort"})
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_inductor_does_not_write_is_refused(place: str, by: str) -> None:
 )
 def test_a_program_of_other_parts_is_not_checked(text: str) -> None:
     with pytest.raises(NotCheckableError, match="branches or loops"):
-        take_apart(text, {"aten::sort"})
+        split_program(text, {"aten::sort"})
 
 
 META = {"signature": {"in_ptr0": "*fp32", "xnumel": "i32"}, "constants": {}}

@@ -54,4 +54,4 @@ def test_the_kernels_of_served_models_compute_what_eager_does(
     assert found.reasons == ()
     assert found.checked is not None, found.unchecked
     assert found.checked.unrun == ()
-    record_property("told", f"{seconds:.0f} s, {found.checked}")
+    record_property("summary", f"{seconds:.0f} s, {found.checked}")

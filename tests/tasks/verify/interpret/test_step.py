@@ -35,7 +35,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StepProcess]:
         yield started
 
 
-def _checked(
+def _check(
     process: StepProcess, sources: tuple[KernelSource, ...], folder: Path
 ) -> InterpretResult:
     inputs = [(torch.randn(batch, 16),) for batch in (1, 7, 33)]
@@ -45,7 +45,7 @@ def _checked(
 def test_kernels_are_run_at_the_cases_and_named_with_their_sources(
     process: StepProcess, sources: tuple[KernelSource, ...], tmp_path: Path
 ) -> None:
-    found = _checked(process, sources, tmp_path)
+    found = _check(process, sources, tmp_path)
     assert found.reasons == ()
     assert found.checked is not None
     assert found.checked.kernels == {s.name: str(s.digest) for s in sources}
@@ -59,7 +59,7 @@ def test_kernels_are_run_at_the_cases_and_named_with_their_sources(
 def test_nothing_is_claimed_of_other_sources_than_those_in_the_package(
     process: StepProcess, sources: tuple[KernelSource, ...], tmp_path: Path
 ) -> None:
-    found = _checked(process, (another(sources[0]), *sources[1:]), tmp_path)
+    found = _check(process, (another(sources[0]), *sources[1:]), tmp_path)
     assert (found.checked, found.reasons) == (None, ())
     assert f"{sources[0].name} isn't the one that was compiled" in found.unchecked
 

@@ -11,7 +11,7 @@ from handoff.artifacts.delivery.metric import MeasuredMetric, Metric, MetricRule
 from handoff.tasks.verify.metric.measuring import (
     Drop,
     Pair,
-    TooFew,
+    SampleShortage,
     drop_of_auc,
     drop_of_errors,
     drop_of_shares,
@@ -155,10 +155,10 @@ def test_samples_that_are_too_few_for_any_package_are_told_by_their_labels_alone
 ) -> None:
     rule = MetricRule(most)
 
-    def look(count: int) -> TooFew | None:
+    def look(count: int) -> SampleShortage | None:
         return find_too_few(Metric("top-1"), rule, torch.zeros(count).split(50))
 
-    # From none to more than enough: told as the verdict on an unchanged package has it.
+    # From none to more than enough: shown as the verdict on an unchanged package has it.
     for count in range(1, 1200, 7):
         assert (look(count) is None) == (_top_1(count, count, most).standing == "kept")
     few = look(2)
@@ -168,15 +168,17 @@ def test_samples_that_are_too_few_for_any_package_are_told_by_their_labels_alone
 
 def test_samples_that_no_number_makes_enough_are_told_as_such() -> None:
     none_would = find_too_few(Metric("top-5"), MetricRule(0.0), [torch.zeros(5000)])
-    assert none_would == TooFew(5000, 0)
+    assert none_would == SampleShortage(5000, 0)
 
 
 def test_of_an_area_it_is_the_rarer_label_that_counts() -> None:
     rare = torch.arange(1000) % 100 == 0
     few = find_too_few(Metric("auc"), MetricRule(0.01), rare.long().split(300))
-    assert few == TooFew(10, 30)
+    assert few == SampleShortage(10, 30)
     assert find_too_few(Metric("auc"), MetricRule(0.01), [(torch.arange(100) % 3 == 0)]) is None
-    assert find_too_few(Metric("rmse"), MetricRule(0.01), [torch.zeros(29, 1)]) == TooFew(29, 30)
+    assert find_too_few(Metric("rmse"), MetricRule(0.01), [torch.zeros(29, 1)]) == SampleShortage(
+        29, 30
+    )
 
 
 def test_where_the_drop_is_what_is_agreed_no_number_is_promised() -> None:
@@ -187,7 +189,7 @@ def test_where_the_drop_is_what_is_agreed_no_number_is_promised() -> None:
 
 
 def test_of_numbers_a_few_say_nothing_and_more_do() -> None:
-    def told(count: int) -> MeasuredMetric:
+    def measure(count: int) -> MeasuredMetric:
         labels = torch.randn(count, 1, generator=_random(1))
         eager = labels + 0.1 * torch.randn(count, 1, generator=_random(2))
         package = eager + 0.005 * torch.randn(count, 1, generator=_random(3))
@@ -195,10 +197,10 @@ def test_of_numbers_a_few_say_nothing_and_more_do() -> None:
             Metric("rmse"), "", MetricRule(0.01), "sha256:0", [(eager, package, labels)]
         )
 
-    assert told(20).standing == "not known"
-    assert told(20).enough >= 30
-    assert told(4000).standing == "kept"
-    assert "of eager's" in told(4000).text
+    assert measure(20).standing == "not known"
+    assert measure(20).enough >= 30
+    assert measure(4000).standing == "kept"
+    assert "of eager's" in measure(4000).text
 
 
 def test_pairs_come_in_batches_of_any_size() -> None:

@@ -25,7 +25,7 @@ def scikit() -> Any:
     return metrics
 
 
-def _made(*shape: int, seed: int = 0) -> Tensor:
+def _random_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
@@ -33,11 +33,11 @@ def _classes(count: int, *shape: int) -> Tensor:
     return torch.randint(count, shape, generator=torch.Generator().manual_seed(1))
 
 
-LOGITS, LABELS = _made(200, 7), _classes(7, 200)
-SCORES, TRUTHS = _made(200, 1), _classes(2, 200)
+LOGITS, LABELS = _random_tensor(200, 7), _classes(7, 200)
+SCORES, TRUTHS = _random_tensor(200, 1), _classes(2, 200)
 RELEVANCE = _classes(4, 50, 9)
 # Ties, as int8 makes them.
-RANKED = (_made(50, 9) * 2).round() / 2
+RANKED = (_random_tensor(50, 9) * 2).round() / 2
 
 
 def _top(count: int) -> float:
@@ -74,7 +74,7 @@ def test_the_mean_is_what_scikit_learn_computes(
 
 @pytest.mark.parametrize("axis", [1, -1])
 def test_classes_may_be_where_torchs_losses_have_them_or_last(axis: int) -> None:
-    logits = _made(6, 4, 5).movedim(-1, axis)
+    logits = _random_tensor(6, 4, 5).movedim(-1, axis)
     labels = _classes(5, 6, 4)
     labels[0, 2:], labels[3] = IGNORED, IGNORED
     values = sample_values(Metric("log-loss"), logits, labels)

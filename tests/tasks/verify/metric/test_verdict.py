@@ -26,7 +26,7 @@ from handoff.tasks.verify.loading import Tensors
 from handoff.tasks.verify.messages import ReferenceJob, VerifyJob, VerifyResult
 from handoff.tasks.verify.reference import run as run_reference
 from tests.processors import needs_int8
-from tests.tasks.verify.stand_in import compiled, let_stand
+from tests.tasks.verify.stand_in import compile_program, install_package
 
 INT8 = PassChoice("quantize-int8", {"activations": "static", "keep": "0"})
 BFLOAT16 = PassChoice("lower-precision", {"dtype": "bfloat16", "operators": "linear"})
@@ -43,7 +43,7 @@ class Digits(nn.Module):
         return {"logits": self.last(inner), "mean": x.mean(1, keepdim=True)}
 
 
-class Telling(Digits):
+class ProbedDigits(Digits):
     """Gives what is inside, too."""
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
@@ -51,7 +51,7 @@ class Telling(Digits):
 
 
 @cache
-def trained(*, tells: bool) -> tuple[Digits, Tensor, Tensor, Tensor]:
+def trained(*, probed: bool) -> tuple[Digits, Tensor, Tensor, Tensor]:
     """Return a network, what it was trained on, and further images with their labels."""
     from sklearn.datasets import load_digits
 
@@ -60,7 +60,7 @@ def trained(*, tells: bool) -> tuple[Digits, Tensor, Tensor, Tensor]:
     images, labels = torch.tensor(data.data).float() / 16, torch.tensor(data.target)
     order = torch.randperm(len(images))
     images, labels = images[order], labels[order]
-    net = Telling() if tells else Digits()
+    net = ProbedDigits() if probed else Digits()
     steps = torch.optim.Adam(net.parameters(), 3e-3)
     for _ in range(25):
         for x, y in zip(images[:900].split(50), labels[:900].split(50), strict=True):
@@ -72,7 +72,7 @@ def trained(*, tells: bool) -> tuple[Digits, Tensor, Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class CaptureMethod:
+class PreparedModel:
     """A delivery on its way to verification."""
 
     folder: Path
@@ -83,18 +83,18 @@ class CaptureMethod:
     evaluation: Path | None
 
 
-def go(
+def prepare(
     folder: Path,
     recipe: Recipe,
     *,
     samples: int = 800,
-    tells: bool = False,
+    probed: bool = False,
     metric: str | Metric = "top-1",
     scale: float = 1.0,
-) -> CaptureMethod:
+) -> PreparedModel:
     """Deliver the network with so many samples, optimize it, and run the reference."""
-    net, calibration, images, labels = trained(tells=tells)
-    beside: dict[str, Any] = {
+    net, calibration, images, labels = trained(probed=probed)
+    evaluation: dict[str, Any] = {
         "evaluation": [
             ((x,), y)
             for x, y in zip(images[:samples].split(100), labels[:samples].split(100), strict=True)
@@ -103,27 +103,29 @@ def go(
     }
     deliver(
         net, (images[:3],), folder / "delivery", name="digits", ranges={"x": (0.0, 1.0)},
-        calibration=[(calibration[:100] * scale,)], **(beside if samples else {}),
+        calibration=[(calibration[:100] * scale,)], **(evaluation if samples else {}),
     )  # fmt: skip
     take_in(IntakeJob(folder / "delivery", folder / "staging"))
-    made = optimize(OptimizeJob(folder / "staging", folder / "program", recipe))
+    optimized = optimize(OptimizeJob(folder / "staging", folder / "program", recipe))
     job = ReferenceJob(folder / "staging", None, VerifyPlan(seeds=1), folder / "reference.pt")
     run = run_reference(job)
-    return CaptureMethod(folder, recipe, made.program, made.rounds, run.file, run.evaluation)
+    return PreparedModel(
+        folder, recipe, optimized.program, optimized.rounds, run.file, run.evaluation
+    )
 
 
 def judge(
     monkeypatch: pytest.MonkeyPatch,
-    road: CaptureMethod,
+    prepared: PreparedModel,
     spoil: Callable[[Tensors, Tensors], Tensors] = lambda _, outputs: outputs,
 ) -> VerifyResult:
     """Return the verdict on the compiled program, spoilt by a function of inputs and outputs."""
-    package = compiled(road.program)
-    let_stand(monkeypatch, lambda inputs: spoil(inputs, package(inputs)), road.folder)
+    package = compile_program(prepared.program)
+    install_package(monkeypatch, lambda inputs: spoil(inputs, package(inputs)), prepared.folder)
     job = VerifyJob(
-        road.folder, road.reference, road.recipe, outputs=("logits", "mean"),
-        staging=road.folder / "staging", evaluation=road.evaluation,
-        rounded=road.program if road.recipe.metric and road.rounds else None,
+        prepared.folder, prepared.reference, prepared.recipe, outputs=("logits", "mean"),
+        staging=prepared.folder / "staging", evaluation=prepared.evaluation,
+        rounded=prepared.program if prepared.recipe.metric and prepared.rounds else None,
     )  # fmt: skip
     return verify.run(job)
 
@@ -136,7 +138,7 @@ def agreed(*passes: PassChoice, rule: MetricRule | None = AGREED) -> Recipe:
 def test_what_rounds_is_accepted_by_the_metric_where_a_tolerance_refuses_it(
     chosen: PassChoice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verdict = judge(monkeypatch, go(tmp_path / "agreed", agreed(chosen)))
+    verdict = judge(monkeypatch, prepare(tmp_path / "agreed", agreed(chosen)))
     assert verdict.reasons == ()
     measured = verdict.metric
     assert measured is not None
@@ -147,7 +149,7 @@ def test_what_rounds_is_accepted_by_the_metric_where_a_tolerance_refuses_it(
     assert moved > 1e-3
     assert any("judged by top-1 instead of a tolerance" in note for note in verdict.notes)
     with pytest.raises(BlessingRefused, match=f"the pass {chosen.name}"):
-        go(tmp_path / "not agreed", agreed(chosen, rule=None))
+        prepare(tmp_path / "not agreed", agreed(chosen, rule=None))
 
 
 def _one_class_less(_: Tensors, outputs: Tensors) -> Tensors:
@@ -179,9 +181,9 @@ def _float64(_: Tensors, outputs: Tensors) -> Tensors:
 @pytest.fixture(scope="module", params=[INT8, BFLOAT16], ids=lambda chosen: chosen.name)
 def loose(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> CaptureMethod:
+) -> PreparedModel:
     """What rounds, agreed so loosely that no metric refuses anything."""
-    return go(tmp_path_factory.mktemp("loose"), agreed(request.param, rule=MetricRule(1.0)))
+    return prepare(tmp_path_factory.mktemp("loose"), agreed(request.param, rule=MetricRule(1.0)))
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,7 @@ def loose(
     [_one_class_less, _one_row_of_another, _one_is_no_number, _other_output_off, _float64],
 )
 def test_what_a_compiler_gets_wrong_is_refused_although_the_metric_is_kept(
-    loose: CaptureMethod,
+    loose: PreparedModel,
     spoil: Callable[[Tensors, Tensors], Tensors],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -202,7 +204,7 @@ def test_what_loses_too_much_is_refused_with_both_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Calibrated on images of a thirtieth of what is served.
-    verdict = judge(monkeypatch, go(tmp_path, agreed(INT8), scale=1 / 30))
+    verdict = judge(monkeypatch, prepare(tmp_path, agreed(INT8), scale=1 / 30))
     assert verdict.metric is not None
     assert verdict.metric.standing == "broken"
     (reason,) = [r for r in verdict.reasons if r.startswith("metric:")]
@@ -219,7 +221,7 @@ def test_too_few_samples_are_a_refusal_with_the_number_that_would_do(
         return outputs
 
     verdict = judge(
-        monkeypatch, go(tmp_path, agreed(BFLOAT16, rule=MetricRule(0.02)), samples=200),
+        monkeypatch, prepare(tmp_path, agreed(BFLOAT16, rule=MetricRule(0.02)), samples=200),
         one_wrong_in_each,
     )  # fmt: skip
     (reason,) = [r for r in verdict.reasons if r.startswith("metric:")]
@@ -233,25 +235,25 @@ def test_samples_too_few_for_any_package_are_refused_before_anything_is_compiled
     tmp_path: Path,
 ) -> None:
     with pytest.raises(BlessingRefused, match=r"too small to show max_drop = 0\.01") as refused:
-        go(tmp_path / "first", agreed(BFLOAT16), samples=60)
+        prepare(tmp_path / "first", agreed(BFLOAT16), samples=60)
     assert refused.value.got == "60 samples"
     assert "some 330 samples" in refused.value.expected
     # What doesn't round is judged by its tolerance, however few there are.
-    assert not go(tmp_path / "exact", agreed(), samples=60).rounds
-    assert go(tmp_path / "enough", agreed(BFLOAT16), samples=330).rounds
+    assert not prepare(tmp_path / "exact", agreed(), samples=60).rounds
+    assert prepare(tmp_path / "enough", agreed(BFLOAT16), samples=330).rounds
 
 
 @pytest.mark.parametrize("rule", [AGREED, None])
 def test_what_does_not_round_is_the_tolerances_to_judge(
     rule: MetricRule | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    road = go(tmp_path, agreed(rule=rule), samples=60)
-    right = judge(monkeypatch, road)
+    prepared = prepare(tmp_path, agreed(rule=rule), samples=60)
+    right = judge(monkeypatch, prepared)
     assert right.reasons == ()
     assert right.metric is not None
     assert not right.metric.decides
     assert any("top-1 of 60 samples" in note for note in right.notes)
-    wrong = judge(monkeypatch, road, lambda _, outputs: (outputs[0] * 1.001, *outputs[1:]))
+    wrong = judge(monkeypatch, prepared, lambda _, outputs: (outputs[0] * 1.001, *outputs[1:]))
     assert any("outside atol" in reason for reason in wrong.reasons)
 
 
@@ -263,7 +265,7 @@ def test_what_is_wrong_on_the_samples_alone_is_refused_by_the_metric(
         is_real = bool((inputs[0] == 0).double().mean() > 0.3) and len(inputs[0]) > 50
         return (-outputs[0], *outputs[1:]) if is_real else outputs
 
-    verdict = judge(monkeypatch, go(tmp_path, agreed()), wrong_there)
+    verdict = judge(monkeypatch, prepare(tmp_path, agreed()), wrong_there)
     assert any(reason.startswith("metric:") for reason in verdict.reasons)
 
 
@@ -275,24 +277,24 @@ def test_a_package_that_fails_on_the_samples_is_refused(
             raise RuntimeError("no room")
         return outputs
 
-    verdict = judge(monkeypatch, go(tmp_path, agreed()), fails)
+    verdict = judge(monkeypatch, prepare(tmp_path, agreed()), fails)
     assert "evaluation: the package failed: no room" in verdict.reasons
 
 
 def test_an_output_that_the_metric_is_not_of_stays_within_its_tolerance(tmp_path: Path) -> None:
     with pytest.raises(BlessingRefused, match=r"the pass quantize-int8 .*output 1 within atol"):
-        go(tmp_path / "first", agreed(INT8), tells=True)
-    road = go(tmp_path / "agreed", agreed(INT8), metric=Metric("cosine", output="logits"))
-    assert road.rounds
+        prepare(tmp_path / "first", agreed(INT8), probed=True)
+    prepared = prepare(tmp_path / "agreed", agreed(INT8), metric=Metric("cosine", output="logits"))
+    assert prepared.rounds
 
 
 def test_a_recipe_that_agrees_on_a_metric_needs_an_evaluation(tmp_path: Path) -> None:
     with pytest.raises(UsageProblem, match=r"expected evaluation.safetensors.*got neither"):
-        go(tmp_path, agreed(INT8), samples=0)
+        prepare(tmp_path, agreed(INT8), samples=0)
 
 
 def test_an_output_that_there_is_not_is_told(tmp_path: Path) -> None:
-    go(tmp_path, agreed(), samples=60)
+    prepare(tmp_path, agreed(), samples=60)
     contract = tmp_path / "staging" / "delivery.toml"
     contract.chmod(0o644)
     text = contract.read_text(encoding="utf-8")

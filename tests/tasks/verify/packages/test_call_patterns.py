@@ -23,9 +23,9 @@ def test_what_is_right_in_every_manner_of_calling_is_accepted(
 ) -> None:
     result = verify_functions(monkeypatch, affine_reference(tmp_path), affine)
     assert result.accepted, result.reasons
-    told = {deviation.case for deviation in result.deviations}
-    assert {"batch=64 nan", "batch=64 zeros", "batch=64 repeated, expanded"} <= told
-    assert "batch=2 seed=0, input 0 transposed" in told
+    names = {deviation.case for deviation in result.deviations}
+    assert {"batch=64 nan", "batch=64 zeros", "batch=64 repeated, expanded"} <= names
+    assert "batch=2 seed=0, input 0 transposed" in names
     (spread,) = result.spreads
     ordinary = [deviation for deviation in result.deviations if not deviation.special]
     assert spread.elements == sum(deviation.elements for deviation in ordinary)
@@ -34,13 +34,13 @@ def test_what_is_right_in_every_manner_of_calling_is_accepted(
 
 # The first call of a size is compared with the reference, and with the second.
 from_some_call_on = pytest.mark.parametrize(
-    ("wrong_from", "told"),
+    ("wrong_from", "manner"),
     [(2, "called again after others"), (3, "called by several threads")],
 )
 
 
 def _wrong_from(call: int) -> Callable[[Tensors], bool]:
-    """Return what counts calls of small sizes, and tells whether one is that or a later one."""
+    """Return what counts calls of small sizes, and says whether one is that or a later one."""
     calls: dict[int, int] = {}
 
     def is_wrong(inputs: Tensors) -> bool:
@@ -53,7 +53,7 @@ def _wrong_from(call: int) -> Callable[[Tensors], bool]:
 
 @from_some_call_on
 def test_a_package_that_keeps_something_of_an_earlier_call_is_refused(
-    wrong_from: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wrong_from: int, manner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_wrong = _wrong_from(wrong_from)
 
@@ -62,7 +62,7 @@ def test_a_package_that_keeps_something_of_an_earlier_call_is_refused(
 
     result = verify_functions(monkeypatch, affine_reference(tmp_path), remembers)
 
-    assert any(f"{told}, the package gives other bits" in reason for reason in result.reasons)
+    assert any(f"{manner}, the package gives other bits" in reason for reason in result.reasons)
 
 
 def _last_bits_by_chance(inputs: Tensors) -> Tensors:
@@ -80,9 +80,9 @@ def test_a_package_that_adds_atomically_is_judged_by_its_numbers_and_says_so(
     assert result.accepted, result.reasons
     (note,) = [note for note in result.notes if "isn't repeatable bit for bit" in note]
     assert "cpp_fused_index_add_0" in note
-    told = {deviation.case for deviation in result.deviations}
-    assert "batch=2 seed=0, called by several threads" in told
-    assert "batch=1 seed=0, in model.pt2" in told
+    names = {deviation.case for deviation in result.deviations}
+    assert "batch=2 seed=0, called by several threads" in names
+    assert "batch=1 seed=0, in model.pt2" in names
 
 
 def test_the_same_bits_by_chance_are_refused_where_nothing_adds_atomically(
@@ -94,7 +94,7 @@ def test_the_same_bits_by_chance_are_refused_where_nothing_adds_atomically(
 
 @from_some_call_on
 def test_atomic_sums_are_no_excuse_for_other_numbers(
-    wrong_from: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wrong_from: int, manner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_wrong = _wrong_from(wrong_from)
 
@@ -107,7 +107,7 @@ def test_atomic_sums_are_no_excuse_for_other_numbers(
     result = verify_functions(
         monkeypatch, affine_reference(tmp_path), loses_a_term, atomic_sums=("kernel",)
     )
-    assert any(f"seed=0, {told}, output 0: " in reason for reason in result.reasons)
+    assert any(f"seed=0, {manner}, output 0: " in reason for reason in result.reasons)
 
 
 def test_a_package_that_gives_other_bits_to_several_threads_is_refused(

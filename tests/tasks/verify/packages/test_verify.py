@@ -240,8 +240,8 @@ def test_a_tolerance_that_one_number_would_keep_is_said_to_show_nothing(
     recipe = Recipe(tolerance={"float32": agreed})
     result = verify_functions(monkeypatch, file, lambda x: (x[0].tanh(),), recipe=recipe)
     assert result.accepted, result.reasons
-    told = [note for note in result.notes if "what was agreed shows nothing" in note]
-    assert bool(told) is shows_nothing
+    notes = [note for note in result.notes if "what was agreed shows nothing" in note]
+    assert bool(notes) is shows_nothing
     squash = Squashes()
     wrong = verify_functions(
         monkeypatch, file,
@@ -264,9 +264,9 @@ def test_an_error_on_values_that_nobody_declared_is_noted_and_on_usual_ones_refu
 
         return verify_functions(monkeypatch, file, package)
 
-    told = failing(lambda x: bool(x.isinf().any()))
-    assert told.accepted, told.reasons
-    assert any("infinite: the package failed: did not converge" in note for note in told.notes)
+    verified = failing(lambda x: bool(x.isinf().any()))
+    assert verified.accepted, verified.reasons
+    assert any("infinite: the package failed: did not converge" in note for note in verified.notes)
     assert not failing(lambda x: bool((x > 2.0).any())).accepted
 
 

@@ -18,7 +18,7 @@ from handoff.tasks.release.jobs import names_in_order
 from handoff.tasks.verify import step as verify
 from handoff.tasks.verify.messages import VerifyJob
 from handoff.tasks.verify.torch_versions import environments
-from handoff.tasks.verify.torch_versions.client import package_of_other_torch
+from handoff.tasks.verify.torch_versions.client import open_in_other_torch
 from handoff.tasks.verify.torch_versions.messages import MakeTorchJob, OtherTorchHere
 from tests.tasks.built_release import BuiltRelease
 
@@ -46,24 +46,24 @@ def test_a_package_fits_the_torch_where_it_was_right_and_no_other() -> None:
     refused = BlessingRefused("it", expected="answers", got="undefined symbol", remedy="None")
     wrong = check_of("2.13.0", refused)
     right = replace(wrong, version="2.14.1", is_right=True, comparisons=3, why="")
-    told = with_torches(record, (right, wrong))
-    assert told.fit is not None
-    assert told.fit.misfit("2.14.1") is None
-    assert told.fit.misfit("2.15.0") is None
-    assert "it needs torch 2.15.0 or 2.14.1" in (told.fit.misfit("2.13.0") or "")
+    checked = with_torches(record, (right, wrong))
+    assert checked.fit is not None
+    assert checked.fit.misfit("2.14.1") is None
+    assert checked.fit.misfit("2.15.0") is None
+    assert "it needs torch 2.15.0 or 2.14.1" in (checked.fit.misfit("2.13.0") or "")
     assert wrong.text == "not right with torch 2.13.0: undefined symbol"
 
 
 def test_what_is_tried_is_announced_for_targets_that_run_here() -> None:
-    told = names_in_order(["cpu-avx2", "cuda-sm90"], ["2.14.1"])
-    assert "make torch 2.14.1" in told
-    assert "verify cpu-avx2 with torch 2.14.1" in told
-    assert not [step for step in told if step.startswith("verify cuda-sm90")]
+    names = names_in_order(["cpu-avx2", "cuda-sm90"], ["2.14.1"])
+    assert "make torch 2.14.1" in names
+    assert "verify cpu-avx2 with torch 2.14.1" in names
+    assert not [step for step in names if step.startswith("verify cuda-sm90")]
 
 
 def test_the_torch_that_is_here_needs_no_environment(tmp_path: Path) -> None:
-    made = environments.run(MakeTorchJob(HERE.version, tmp_path / "torch"))
-    assert made == HERE
+    environment = environments.run(MakeTorchJob(HERE.version, tmp_path / "torch"))
+    assert environment == HERE
     assert not (tmp_path / "torch").exists()
 
 
@@ -93,14 +93,14 @@ def test_what_does_not_load_is_told_in_that_torchs_words(
     broken = tmp_path / "model.so"
     inputs = (torch.zeros(1, 20, dtype=torch.int64), torch.zeros(1, 64))
     broken.write_text("no library")
-    with package_of_other_torch(HERE, broken) as package, pytest.raises(BlessingRefused) as told:
+    with open_in_other_torch(HERE, broken) as package, pytest.raises(BlessingRefused) as refused:
         package(inputs)
-    assert "model.so" in told.value.got
+    assert "model.so" in refused.value.got
     # Cut off, it ends that process, and not this one.
     broken.write_bytes((built_release.package / "model.so").read_bytes()[:1000])
-    with package_of_other_torch(HERE, broken) as package, pytest.raises(BlessingRefused) as told:
+    with open_in_other_torch(HERE, broken) as package, pytest.raises(BlessingRefused) as refused:
         package(inputs)
-    assert "ended" in told.value.got
+    assert "ended" in refused.value.got
 
 
 @pytest.mark.compile

@@ -11,7 +11,7 @@ from handoff.artifacts.conformance.storage import shipped_tables
 from handoff.artifacts.conformance.table import KnownFault, PlainTensor
 from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.tasks.conformance.known import known_faults
-from handoff.tasks.verify.inputs.boundaries.cases import Question, ask_for
+from handoff.tasks.verify.inputs.boundaries.cases import BoundaryCase, make_fault_case
 from handoff.tasks.verify.inputs.boundaries.tracing import trace
 
 Range = tuple[float, float]
@@ -26,20 +26,20 @@ INFINITE = KnownFault(
 )  # fmt: skip
 
 
-def ask(
+def find_case(
     fault: KnownFault,
     model: Callable[..., object],
     *inputs: torch.Tensor,
     declared: Range | None = None,
-) -> Question | None:
+) -> BoundaryCase | None:
     specs = [
         TensorSpec(
-            f"x{place}", str(tensor.dtype).removeprefix("torch."), ("batch", *tensor.shape[1:]),
+            f"x{index}", str(tensor.dtype).removeprefix("torch."), ("batch", *tensor.shape[1:]),
             *(declared or (None, None)),
         )
-        for place, tensor in enumerate(inputs)
+        for index, tensor in enumerate(inputs)
     ]  # fmt: skip
-    return ask_for(fault, specs, inputs, trace(model, inputs))
+    return make_fault_case(fault, specs, inputs, trace(model, inputs))
 
 
 def test_the_values_that_show_it_reach_the_operator_through_the_graph() -> None:
@@ -51,44 +51,44 @@ def test_the_values_that_show_it_reach_the_operator_through_the_graph() -> None:
         seen.append(moved.clone())
         return moved.amax(-1)
 
-    asked = ask(NEGATIVE, model, x, declared=(-100, 100))
-    assert asked is not None
-    assert asked.asks == "what amax of int8 gets wrong"
-    assert asked.undeclared == ()
-    model(*asked.inputs)
+    case = find_case(NEGATIVE, model, x, declared=(-100, 100))
+    assert case is not None
+    assert case.label == "what amax of int8 gets wrong"
+    assert case.undeclared == ()
+    model(*case.inputs)
     assert seen[-1].max() < 0, "as one-sided as what shows it"
     assert set(seen[-1].flatten().tolist()) == {-1, -2, -3, -4}
 
 
 def test_what_is_not_declared_to_be_served_isnt_asked() -> None:
     x = torch.randint(1, 50, (3, 8), dtype=torch.int8)
-    assert ask(NEGATIVE, lambda x: x.amax(-1), x, declared=(0, 50)) is None
+    assert find_case(NEGATIVE, lambda x: x.amax(-1), x, declared=(0, 50)) is None
     near = torch.rand(5, 2) + 0.5
-    asked = ask(INFINITE, torch.remainder, near, near + 1.0, declared=(0.1, 3.5))
-    assert asked is not None
-    assert all(bool(one.isfinite().all()) for one in asked.inputs)
+    case = find_case(INFINITE, torch.remainder, near, near + 1.0, declared=(0.1, 3.5))
+    assert case is not None
+    assert all(bool(one.isfinite().all()) for one in case.inputs)
 
 
 def test_each_tensor_of_the_operator_gets_its_own_values() -> None:
-    asked = ask(INFINITE, torch.remainder, torch.rand(5, 2), torch.rand(5, 2))
-    assert asked is not None
-    first, second = asked.inputs
+    case = find_case(INFINITE, torch.remainder, torch.rand(5, 2), torch.rand(5, 2))
+    assert case is not None
+    first, second = case.inputs
     assert first.flatten()[:2].tolist() == [2.0, 3.0]
     assert second.flatten()[:1].tolist() == [float("inf")]
-    assert asked.undeclared == ("x1",), "infinite divisors are not what is drawn"
+    assert case.undeclared == ("x1",), "infinite divisors are not what is drawn"
 
 
 def test_another_dtype_than_the_faulty_one_isnt_asked() -> None:
-    assert ask(NEGATIVE, lambda x: x.amax(-1), torch.rand(3, 8)) is None
+    assert find_case(NEGATIVE, lambda x: x.amax(-1), torch.rand(3, 8)) is None
     doubles = torch.rand(3, 8, dtype=torch.float64)
-    assert ask(INFINITE, torch.remainder, doubles, doubles) is None
+    assert find_case(INFINITE, torch.remainder, doubles, doubles) is None
 
 
 def test_an_operator_that_is_called_otherwise_when_it_runs_gets_them_by_the_inputs() -> None:
     x = torch.randint(1, 50, (3, 8), dtype=torch.int8)
-    asked = ask(NEGATIVE, lambda x: x.max(-1).values, x, declared=(-100, 100))
-    assert asked is not None
-    assert asked.inputs[0].max() == -1
+    case = find_case(NEGATIVE, lambda x: x.max(-1).values, x, declared=(-100, 100))
+    assert case is not None
+    assert case.inputs[0].max() == -1
 
 
 @pytest.mark.parametrize("table", list(shipped_tables()), ids=lambda one: one.target)
@@ -104,5 +104,5 @@ def test_every_fault_of_the_locked_toolchain_can_be_asked_of_its_own_operator(
         kinds = {plain.dtype for plain in fault.inputs if plain.values}
         inputs = tuple(torch.ones(4, 9).to(getattr(torch, kind)) for kind in sorted(kinds))
         declared = None if "float" in str(kinds) else (-(2**63), 2**63 - 1)
-        asked = ask(fault, lambda *x: x, *inputs, declared=declared)
-        assert (asked is not None) == bool(kinds), fault
+        case = find_case(fault, lambda *x: x, *inputs, declared=declared)
+        assert (case is not None) == bool(kinds), fault
