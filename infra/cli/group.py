@@ -89,9 +89,9 @@ class HandoffGroup(click.Group):
         from handoff.infra.engine import import_paths
         from handoff.infra.engine.environments import with_absolute_paths
 
-        # Settings are read again after it has stepped aside.
+        # Settings are read again after it has left the folder.
         os.environ.update(with_absolute_paths(os.environ))
-        with import_paths.as_a_program():
+        with import_paths.working_folder_restored():
             return super().invoke(ctx)
 
 

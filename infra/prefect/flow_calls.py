@@ -19,11 +19,11 @@ from typing import BinaryIO, TypeVar
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, first_line
 from handoff.artifacts.isolated import isolated
 from handoff.artifacts.waiting import looks
-from handoff.infra.engine.budget import disk_full, has_no_room, is_disk_full
+from handoff.infra.engine.budget import disk_full, is_disk_full, is_out_of_space
 from handoff.infra.engine.environments import (
     child_environment,
+    prefect_variables,
     prepare_prefect,
-    settings_of_prefect,
 )
 from handoff.infra.engine.import_paths import empty_folder
 from handoff.infra.prefect.orphans import end_orphans_later, marks
@@ -122,7 +122,7 @@ def _environment() -> dict[str, str]:
         "PREFECT__SERVER_EPHEMERAL": "1",
         "PREFECT__SERVER_FINAL": "1",
     }
-    return {**child_environment(), **settings_of_prefect(), **marks(), **as_prefect_does}
+    return {**child_environment(), **prefect_variables(), **marks(), **as_prefect_does}
 
 
 T = TypeVar("T")
@@ -153,7 +153,7 @@ def call_flow(settings: Settings, workspace: Path | None, load: Callable[[], Cal
         raise
     except Exception as error:
         # An embedded server that can't write answers that it is broken.
-        if is_disk_full(error) or (settings.is_embedded and has_no_room(settings.home)):
+        if is_disk_full(error) or (settings.is_embedded and is_out_of_space(settings.home)):
             raise disk_full("the flow", settings.home) from error
         # What is left is Prefect's own: a server that can't be reached, or doesn't let us in.
         raise EnvironmentLacking(
