@@ -76,10 +76,10 @@ class HandoffGroup(click.Group):
         except OSError as error:
             sys.exit(_tell_os_error(error))
         except ModuleNotFoundError as error:
-            from handoff.infra.extras import lacks_extra
+            from handoff.infra.extras import missing_extra_error
 
-            lacking = lacks_extra(error)
-            sys.exit(_tell(lacking) if lacking else _tell_defect(error))
+            extra_error = missing_extra_error(error)
+            sys.exit(_tell(extra_error) if extra_error else _tell_defect(error))
         except Exception as error:  # noqa: BLE001 - the last border before the user
             sys.exit(_tell_defect(error))
 

@@ -44,7 +44,7 @@ from handoff.infra.engine.budget import (
     out_of_memory,
 )
 from handoff.infra.engine.forking import FORK_SERVERS
-from handoff.infra.extras import lacks_extra
+from handoff.infra.extras import missing_extra_error
 
 
 @contextlib.contextmanager
@@ -102,7 +102,7 @@ def _as_refusal(name: str, error: Exception) -> HandoffError:
         return error
     if is_out_of_memory(error):
         return out_of_memory(name, error)
-    if isinstance(error, ModuleNotFoundError) and (missing := lacks_extra(error)):
+    if isinstance(error, ModuleNotFoundError) and (missing := missing_extra_error(error)):
         return missing
     return _file_error(name, error) if isinstance(error, OSError) else _crash_error(name, error)
 

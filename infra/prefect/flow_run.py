@@ -1,6 +1,6 @@
 """The program of a flow run that a worker starts: `python -m handoff.infra.prefect.flow_run`.
 
-It tells the flow which machine it is on, takes cores of its own where its worker shares them out,
+It gives the flow its machine's settings, takes cores of its own where its worker shares them out,
 ends when its worker does, and leaves the rest to Prefect, which names the run in the environment.
 """
 

@@ -26,7 +26,7 @@ _MAX_THREADS = 100
 
 @contextmanager
 def starter() -> Iterator[subprocess.Popen[str]]:
-    """A process in a group of its own, which starts threads when it is told to."""
+    """A process in a group of its own, which starts threads on request."""
     process = subprocess.Popen(
         [sys.executable, "-c", _STARTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         start_new_session=True,
