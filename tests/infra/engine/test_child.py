@@ -300,7 +300,7 @@ def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
     assert not alive
 
 
-def test_a_missing_file_is_told_and_not_a_trace(process: StepProcess, tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_without_a_trace(process: StepProcess, tmp_path: Path) -> None:
     job = VerifyJob(tmp_path / "none", tmp_path / "none.pt", Recipe())
     with pytest.raises(Exception, match=r"none\.pt") as caught:
         process.run(job, limit_s=120)
@@ -337,7 +337,7 @@ def test_the_limits_of_time_are_multiplied_by_the_factor(
         process.run(look_up(tmp_path / "other"), limit_s=60)
 
 
-def test_a_step_that_asks_for_too_much_memory_is_told_its_budget(
+def test_a_step_that_asks_for_too_much_memory_is_refused_with_its_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HANDOFF_STEP_MEMORY", "2G")

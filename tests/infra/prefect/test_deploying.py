@@ -215,7 +215,7 @@ def test_the_schedule_makes_runs_at_the_time_zones_own_hour(
 
 
 @pytest.mark.server
-def test_a_night_may_begin_without_being_told_anything(ids: dict[str, str], client: Any) -> None:
+def test_a_night_may_begin_without_any_parameters(ids: dict[str, str], client: Any) -> None:
     # As the schedule begins it.
     assert client.create_flow_run_from_deployment(ids["recompile/handoff"]).id
     assert client.create_flow_run_from_deployment(ids["collect-garbage/handoff"]).id
@@ -240,7 +240,7 @@ def test_the_parameters_have_a_form_which_refuses_what_is_wrong(
 
 
 @pytest.mark.server
-def test_a_night_that_failed_is_told_through_the_block_that_was_named(
+def test_a_night_that_failed_is_reported_through_the_block_that_was_named(
     api: str, ids: dict[str, str], client: Any, tmp_path: Path
 ) -> None:
     from prefect.blocks.notifications import CustomWebhookNotificationBlock
@@ -314,7 +314,7 @@ def test_without_a_server_it_says_how_to_get_one(tmp_path: Path) -> None:
     assert "handoff up" in answer.stderr
 
 
-def test_an_address_at_which_something_else_answers_is_told(tmp_path: Path) -> None:
+def test_an_address_at_which_something_else_answers_is_reported(tmp_path: Path) -> None:
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)

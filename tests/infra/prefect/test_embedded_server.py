@@ -46,7 +46,7 @@ def test_it_answers_with_its_database_in_the_home_and_without_the_stores_secrets
     assert not Path("/proc", str(process)).exists()
 
 
-def test_one_that_cannot_start_is_told_with_its_own_last_words(
+def test_one_that_cannot_start_is_reported_with_its_own_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "home").write_text("a file where a folder should be")

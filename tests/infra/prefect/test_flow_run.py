@@ -50,7 +50,7 @@ def test_a_run_whose_worker_ended_before_it_began_does_not_begin() -> None:
     assert "the worker ended before its run began" in answer.stderr
 
 
-def test_without_a_told_site_a_flow_says_how_it_is_to_be_started(
+def test_without_host_settings_a_flow_says_how_it_is_to_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from handoff.flows.collect_garbage import collect_garbage

@@ -255,7 +255,7 @@ def _asked_for(client: Any) -> Any:
 
 
 @pytest.mark.server
-def test_a_pod_that_lacks_something_is_told_of_until_one_carries_out_its_run_and_a_late_one_rests(
+def test_a_pod_that_lacks_something_is_reported_until_one_carries_out_its_run_and_a_late_one_rests(
     client: Any, home: Path, tmp_path: Path
 ) -> None:
     from handoff.infra.prefect.absences import read_absences
@@ -324,7 +324,7 @@ def test_a_run_that_is_cancelled_ends_in_its_pod(client: Any, home: Path) -> Non
 
 
 @pytest.mark.server
-def test_a_pod_that_is_told_to_end_says_that_its_run_crashed(client: Any, home: Path) -> None:
+def test_a_pod_that_is_asked_to_end_says_that_its_run_crashed(client: Any, home: Path) -> None:
     with _pod_with_a_long_run(client, home) as (pod, run):
         pod.send_signal(signal.SIGTERM)
         pod.wait(60)

@@ -67,7 +67,7 @@ def test_a_log_names_a_step_that_nobody_knew_to_be_long_while_it_runs() -> None:
 import time
 from handoff.flows.progress import announced
 from handoff.infra.terminal import progress
-progress._LONG_S = 0.2
+progress._ANNOUNCE_AFTER_S = 0.2
 with progress.shown_progress():
     with announced("look", does="a moment"):
         pass
