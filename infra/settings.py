@@ -243,7 +243,7 @@ def step_memory_bytes() -> int | None:
     return memory
 
 
-def logs_json() -> bool:
+def wants_json_logs() -> bool:
     """Return whether `HANDOFF_LOG` asks for JSON; raise `UsageProblem` for what is neither."""
     text = os.environ.get("HANDOFF_LOG", "text")
     if text not in ("", "text", "json"):

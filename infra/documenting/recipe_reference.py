@@ -42,12 +42,12 @@ def write_reference() -> str:
     names = ", ".join(f"`{field.name}`" for field in dataclasses.fields(Lineage))
     parts = [
         _HEAD,
-        _section("Keys", Recipe), _targets(),
-        _section("Entries of `[[passes]]`", PassChoice), _passes(),
-        _options(),
-        _section("`[tolerance.NAME]`", Tolerance), _tolerances(),
+        _section("Keys", Recipe), _targets_section(),
+        _section("Entries of `[[passes]]`", PassChoice), _passes_section(),
+        _options_section(),
+        _section("`[tolerance.NAME]`", Tolerance), _tolerances_section(),
         _section("`[verify]`", VerifyPlan),
-        _section("`[search]`", Search), _knobs(),
+        _section("`[search]`", Search), _knobs_section(),
         _section("`[promotion]`", Promotion),
         _section("`[metric]`", MetricRule),
         f"## `required_lineage`\n\nOf: {names}.",
@@ -123,7 +123,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
     return f"`{json.dumps(value)}`"
 
 
-def _targets() -> str:
+def _targets_section() -> str:
     rows = [(f"`{slug}`", _describe_target(target)) for slug, target in TARGETS.items()]
     return (
         "## Targets\n\n`cpu` is the best of `cpu-avx512` and `cpu-avx2` that the building machine "
@@ -147,7 +147,7 @@ def _describe_target(target: Target) -> str:
     )
 
 
-def _passes() -> str:
+def _passes_section() -> str:
     # Passes are torch's business, and this is a program of its own.
     from handoff.tasks.optimize.passes import PASSES
 
@@ -168,7 +168,7 @@ def _passes() -> str:
     return "\n\n".join(parts)
 
 
-def _options() -> str:
+def _options_section() -> str:
     rows = [(f"`{name}`", _type_name(kind)) for name, kind in OPTIONS.items()]
     return (
         "## `[options]`\n\nAOTInductor's, under the names of `torch._inductor.config`; without a "
@@ -177,7 +177,7 @@ def _options() -> str:
     )
 
 
-def _tolerances() -> str:
+def _tolerances_section() -> str:
     rows = [
         (where, f"`{dtype}`", *(f"{value:g}" for value in dataclasses.astuple(tolerance)))
         for where, defaults in (("CPU", DEFAULT_TOLERANCES), ("CUDA", CUDA_TOLERANCES))
@@ -188,7 +188,7 @@ def _tolerances() -> str:
     return "### Tolerances by default\n\n" + _table(columns, rows)
 
 
-def _knobs() -> str:
+def _knobs_section() -> str:
     rows = [(f"`{word}`", _describe_variation(variation)) for word, variation in KNOBS.items()]
     return "### Words of a candidate\n\n" + _table(("word", "what it adds"), rows)
 

@@ -33,7 +33,7 @@ from typing import NoReturn
 
 from handoff.infra.engine import sandbox, worker
 from handoff.infra.engine.forking import FORK_SERVERS, LAYERS, MAX_MESSAGE_BYTES
-from handoff.infra.engine.spawning import end_with
+from handoff.infra.engine.spawning import end_with_parent
 
 _DESCRIPTORS = 4
 _ANSWERS_FD = 3
@@ -141,13 +141,13 @@ class _Server:
         control.close()
 
     def _become_server(self, layer: int, descriptor: int) -> None:
-        end_with(self._pid)
+        end_with_parent(self._pid)
         requests = os.dup2(fcntl.fcntl(descriptor, fcntl.F_DUPFD, _MIN_DUPLICATE), _ANSWERS_FD)
         os.closerange(_ANSWERS_FD + 1, os.sysconf("SC_OPEN_MAX"))
         _Server(socket.socket(fileno=requests), layer).serve()
 
     def _become_worker(self, request: list[object], descriptors: list[int]) -> None:
-        end_with(self._pid)
+        end_with_parent(self._pid)
         os.setsid()
         name, launcher, arguments = request
         assert isinstance(name, str)
@@ -213,7 +213,7 @@ def _run_and_exit(act: partial[None]) -> NoReturn:
 
 def main(arguments: list[str]) -> None:
     """Serve the first layer until nobody can ask any more."""
-    end_with(os.getppid())
+    end_with_parent(os.getppid())
     FORK_SERVERS.disable()
     _Server(socket.socket(fileno=int(arguments[0])), 0).serve()
 

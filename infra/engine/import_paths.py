@@ -80,16 +80,12 @@ def set_user_folder(folder: str) -> None:
 
 def places_to_tell() -> tuple[str, ...]:
     """Return where a process that this one starts is to look for the user's own code."""
-    folders = _user_folder or _working_folder_or_none()
+    folders = list(_user_folder)
+    if not folders:
+        with suppress(FileNotFoundError):  # it was removed
+            folders.append(os.getcwd())  # noqa: PTH109
     imported_from = (os.path.abspath(folder) for folder in sys.path if folder)  # noqa: PTH100
     return tuple(dict.fromkeys([*folders, *imported_from]))
-
-
-def _working_folder_or_none() -> list[str]:
-    try:
-        return [os.getcwd()]  # noqa: PTH109
-    except FileNotFoundError:  # it was removed
-        return []
 
 
 def set_user_search_path(folders: Sequence[str]) -> None:

@@ -34,7 +34,7 @@ from handoff.artifacts.errors import UsageProblem
 from handoff.infra.engine.confinement import FileAccess, confine_to
 from handoff.infra.engine.environments import child_environment, with_absolute_paths
 from handoff.infra.engine.landlock import bar_reading
-from handoff.infra.engine.spawning import STARTER, end_with, fork_starter
+from handoff.infra.engine.spawning import STARTER, end_with_parent, fork_starter
 from handoff.infra.settings import paths_kept_from_steps, step_memory_bytes
 
 _PR_SET_NO_NEW_PRIVS = 38
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> None:
     separator = arguments.index("--")
     launcher_arguments, command = arguments[:separator], arguments[separator + 1 :]
     # The child must not outlive a flow that was killed: a compiler left alone eats a core.
-    end_with(os.getppid())
+    end_with_parent(os.getppid())
     try:
         environment = limit([*launcher_arguments, *settings_arguments(launcher_arguments)])
     except UsageProblem as error:

@@ -39,7 +39,7 @@ _KILL = b"kill"
 _EXIT_NOT_STARTED = 127
 
 
-def end_with(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """Let the kernel end this process when its parent ends; exit where that one has ended."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -185,7 +185,7 @@ def _start_by_starter(command: Sequence[str], errors: IO[bytes]) -> Running:
 
 def _serve_requests(requests: socket.socket, parent: int, confine: Callable[[], None]) -> None:
     """Start what is asked for, each under a process of its own, until nobody can ask any more."""
-    end_with(parent)
+    end_with_parent(parent)
     # The launcher's own are none of ours: whoever waits for their end would wait for us.
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     os.closerange(3, requests.fileno())
@@ -208,7 +208,7 @@ def _supervise(
     request: bytes, descriptors: Sequence[int], parent: int, confine: Callable[[], None]
 ) -> None:
     """Let a process become the program, and report its end; kill it when that is asked for."""
-    end_with(parent)
+    end_with_parent(parent)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     output, end, errors = descriptors
     pid = os.getpid()
@@ -232,7 +232,7 @@ def _supervise(
 def _exec_program(
     request: bytes, output: int, errors: int, parent: int, confine: Callable[[], None]
 ) -> None:
-    end_with(parent)
+    end_with_parent(parent)
     command, folder, environment = json.loads(request)
     os.dup2(output, 1)
     os.dup2(errors, 2)

@@ -110,11 +110,8 @@ def code_of(error: HandoffError) -> str:
 def codes_in(text: str) -> tuple[str, ...]:
     """Return the findings that a sentence names in brackets, each once."""
     bracketed = re.findall(r"\[([a-z0-9-]{1,40})\]", text)
-    return tuple(dict.fromkeys(code for code in bracketed if _is_finding(code)))
-
-
-def _is_finding(code: str) -> bool:
-    return code in explanations() and explanations()[code].kind == "finding"
+    findings = {code for code, entry in explanations().items() if entry.kind == "finding"}
+    return tuple(dict.fromkeys(code for code in bracketed if code in findings))
 
 
 def _fold(code: str) -> str:

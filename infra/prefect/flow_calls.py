@@ -26,11 +26,11 @@ from handoff.infra.engine.environments import (
     prepare_prefect,
 )
 from handoff.infra.engine.import_paths import empty_folder
-from handoff.infra.prefect.orphans import end_orphans_later, marks
-from handoff.infra.prefect.tracing import runs_traced
+from handoff.infra.prefect.orphans import end_orphans_later, mark_variables
+from handoff.infra.prefect.tracing import trace_runs
 from handoff.infra.servers import get_status, last_words
 from handoff.infra.settings import Settings, read_host_settings
-from handoff.infra.terminal.interruption import ending_soon
+from handoff.infra.terminal.interruption import interruptible
 
 # A first start migrates a fresh database, which took 12 to 17 s on two busy cores.
 _START_LIMIT_S = 120.0
@@ -122,7 +122,7 @@ def _server_environment() -> dict[str, str]:
         "PREFECT__SERVER_EPHEMERAL": "1",
         "PREFECT__SERVER_FINAL": "1",
     }
-    return {**child_environment(), **prefect_variables(), **marks(), **server_settings}
+    return {**child_environment(), **prefect_variables(), **mark_variables(), **server_settings}
 
 
 T = TypeVar("T")
@@ -144,7 +144,7 @@ def call_flow(settings: Settings, workspace: Path | None, load: Callable[[], Cal
 
     host.provide(lambda: read_host_settings(settings, workspace))
     try:
-        with runs_traced(), ending_soon():
+        with trace_runs(), interruptible():
             flow = load()
             if server is not None:
                 server.wait()

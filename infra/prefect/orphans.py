@@ -38,7 +38,7 @@ def end_orphans_later() -> None:
     _WATCHERS.append(watcher)
 
 
-def marks() -> dict[str, str]:
+def mark_variables() -> dict[str, str]:
     """Return the variables that a process has to have to be ended with this one."""
     return {_MARK: os.environ[_MARK]} if _MARK in os.environ else {}
 

@@ -36,9 +36,11 @@ def upsert(
     A new one gets its schedule. One that is there keeps its own and its pause, unless `resets`.
     With `in_pods` its runs get a pod each, which knows itself what to start.
     """
+    from prefect.client.schemas.actions import DeploymentUpdate
     from prefect.exceptions import ObjectNotFound
+    from prefect.utilities.importtools import import_object
 
-    flow = _load_flow(deployment.flow)
+    flow = import_object(deployment.flow)
     name = f"{flow.name}/{deployment.name}"
     fields = _managed_fields(deployment, flow, in_pods=in_pods)
     try:
@@ -46,7 +48,8 @@ def upsert(
     except ObjectNotFound:
         _create(client, deployment, flow, fields)
     else:
-        _update(client, existing, fields)
+        # Creating it again, as Prefect's own 'deploy' does, would replace its schedules.
+        client.update_deployment(existing.id, DeploymentUpdate(parameters={}, **fields))
         if resets:
             _reset_schedules(client, deployment, existing)
     return _read_state(name, client.read_deployment_by_name(name))
@@ -85,15 +88,6 @@ def _create(
         paused=False,
         **fields,
     )
-
-
-def _update(
-    client: SyncPrefectClient, existing: DeploymentResponse, fields: dict[str, Any]
-) -> None:  # fmt: skip
-    from prefect.client.schemas.actions import DeploymentUpdate
-
-    # Creating it again, as Prefect's own 'deploy' does, would replace its schedules.
-    client.update_deployment(existing.id, DeploymentUpdate(parameters={}, **fields))
 
 
 def _managed_fields(deployment: Deployment, flow: Any, *, in_pods: bool) -> dict[str, Any]:  # noqa: ANN401
@@ -165,9 +159,3 @@ def _read_state(name: str, response: DeploymentResponse) -> Held:
             text = str(getattr(schedule, "rrule", "never"))
         schedules.append(text if entry.active else f"{text} (off)")
     return Held(name, response.id, tuple(schedules), bool(response.paused))
-
-
-def _load_flow(path: str) -> Any:  # noqa: ANN401 - a flow, whose parameters are its own
-    from prefect.utilities.importtools import import_object
-
-    return import_object(path)

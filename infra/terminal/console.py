@@ -65,8 +65,8 @@ def print_findings(findings: Sequence[Finding], *, again: bool = False) -> None:
             hint = f"{finding.code}, as 'handoff inspect' tells"
             echo("  ", styled("note    ", fg=_COLOURS["note"]), hint)
             continue
-        place = f"{finding.where}: " if finding.where else ""
-        message, remedy = one_line(f"{place}{finding.message}"), one_line(finding.remedy)
+        location = f"{finding.where}: " if finding.where else ""
+        message, remedy = one_line(f"{location}{finding.message}"), one_line(finding.remedy)
         severity = styled(f"{finding.severity:8}", fg=_COLOURS[finding.severity])
         sentence = fitted(f"{message} [{finding.code}]", len(_MARGIN))
         echo("  ", severity, sentence)

@@ -22,7 +22,7 @@ _PATIENCE_S = 5.0
 
 
 @contextmanager
-def ending_soon() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Let Ctrl-C end the process within seconds; raise `KeyboardInterrupt` where it was asked to.
 
     Where the signal is ignored, as in what a shell starts in the background, it stays so.

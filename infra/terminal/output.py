@@ -13,15 +13,15 @@ import click
 from handoff.artifacts.printable import one_line, printable, printable_json
 
 
-class Styled(str):
+class StyledText(str):
     """Text that is printable already, and holds the colours that we have given it."""
 
     __slots__ = ()
 
 
-def styled(text: str, **style: Any) -> Styled:  # noqa: ANN401 - click's own words
+def styled(text: str, **style: Any) -> StyledText:  # noqa: ANN401 - click's own words
     """Return text in a colour, or bold, where the terminal has that."""
-    return Styled(click.style(printable(text), **style))
+    return StyledText(click.style(printable(text), **style))
 
 
 def echo(*parts: str, err: bool = False, nl: bool = True) -> None:
@@ -29,7 +29,7 @@ def echo(*parts: str, err: bool = False, nl: bool = True) -> None:
 
     What would move a terminal's cursor, or hide, is written out.
     """
-    texts = (part if isinstance(part, Styled) else printable(part) for part in parts)
+    texts = (part if isinstance(part, StyledText) else printable(part) for part in parts)
     click.echo("".join(texts), err=err, nl=nl)
 
 
@@ -91,10 +91,10 @@ def log_lines(logger: logging.Logger) -> None:
 
     Raises `UsageProblem` for a form of log that there isn't.
     """
-    from handoff.infra.settings import logs_json
+    from handoff.infra.settings import wants_json_logs
 
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLine() if logs_json() else OneLine("%(asctime)s %(message)s"))
+    handler.setFormatter(JsonLine() if wants_json_logs() else OneLine("%(asctime)s %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False

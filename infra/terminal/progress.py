@@ -17,7 +17,7 @@ from handoff.artifacts.printable import one_line
 from handoff.artifacts.release.interval import size
 from handoff.flows.progress import LOGGER
 from handoff.infra.cli.group import is_quiet
-from handoff.infra.settings import logs_json
+from handoff.infra.settings import wants_json_logs
 from handoff.infra.terminal.output import JsonLine, echo
 from handoff.infra.terminal.step_times import WHOLE, StepTimes
 
@@ -47,12 +47,12 @@ class _PlainProgress(logging.Handler):
             elif getattr(record, "bound", ""):
                 echo(record.getMessage(), err=True)
             else:
-                self._announce_later(step, f"{record.getMessage()}{_purpose(record)}")
+                self._announce_later(step, f"{record.getMessage()}{_format_purpose(record)}")
         elif phase != "under way":
             if timer := self._timers.pop(step, None):
                 timer.cancel()
             comparison = f" (last time: {_format_duration(last_s)})" if last_s is not None else ""
-            echo(record.getMessage() + comparison + _purpose(record), err=True)
+            echo(record.getMessage() + comparison + _format_purpose(record), err=True)
 
     def _announce_later(self, step: str, text: str) -> None:
         """Name a step of which nobody knew that it takes long, while it does."""
@@ -94,7 +94,7 @@ class _LiveProgress(logging.Handler):
         elif phase == "under way":
             self._details[step] = f"{size(fields['done'])} of {size(fields['total'])}"
         elif self._running.pop(step, None) is not None:
-            self._finish(step, fields.get("seconds", 0.0), _purpose(record), phase)
+            self._finish(step, fields.get("seconds", 0.0), _format_purpose(record), phase)
 
     def _finish(self, step: str, took_s: float, purpose: str, phase: str) -> None:
         mark = {"failed": Text("refused ", "red"), "ended": Text("stopped ", "yellow")}.get(
@@ -129,7 +129,7 @@ class _LiveProgress(logging.Handler):
         return f"{elapsed_s:.0f} s{comparison}" + (f", {detail}" if detail else "")
 
 
-def _purpose(record: logging.LogRecord) -> str:
+def _format_purpose(record: logging.LogRecord) -> str:
     """Return what a step is there for, after its name and time."""
     does = getattr(record, "does", "")
     return f"  {does}" if does else ""
@@ -153,7 +153,7 @@ def shown_progress(times: StepTimes = NO_TIMES) -> Iterator[None]:
     console = Console(stderr=True)
     # A dumb terminal can't go back in its line.
     live = None
-    if logs_json():
+    if wants_json_logs():
         handler: logging.Handler = logging.StreamHandler()
         handler.setFormatter(JsonLine())
     elif sys.stderr.isatty() and not console.is_dumb_terminal:
