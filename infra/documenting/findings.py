@@ -11,13 +11,13 @@ from pathlib import Path
 from handoff.infra.documenting.folders import replace_section
 from handoff.infra.explaining.texts import explanations
 
-_GRAVEST_FIRST = ("unsound", "limit", "note")
+_SEVERITIES = ("unsound", "limit", "note")
 
 
 def draw_findings() -> str:
     """Return a row for each finding: its code, how grave it is, and what it is in a sentence."""
     rows = [entry for entry in explanations().values() if entry.kind == "finding"]
-    rows.sort(key=lambda entry: _GRAVEST_FIRST.index(entry.severity.split()[0]))
+    rows.sort(key=lambda entry: _SEVERITIES.index(entry.severity.split()[0]))
     lines = [f"| {entry.code} | {entry.severity} | {entry.title} |" for entry in rows]
     return "\n".join(["| finding | severity | what was found |", "|---|---|---|", *lines])
 

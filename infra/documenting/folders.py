@@ -19,15 +19,15 @@ _WIDTH = 26
 
 def draw_house() -> str:
     """Return the listing: each room and its rooms, with the first sentence of its docstring."""
-    return "\n".join(["```", *_lines(Path(own_package()), ROOMS, 0), "```"])
+    return "\n".join(["```", *_list_rooms(Path(own_package()), ROOMS, 0), "```"])
 
 
-def _lines(folder: Path, names: tuple[str, ...], depth: int) -> Iterator[str]:
+def _list_rooms(folder: Path, names: tuple[str, ...], depth: int) -> Iterator[str]:
     for name in names:
         room = folder / name
         yield f"{'  ' * depth + name + '/':{_WIDTH}}{_first_sentence(room)}"
         subfolders = sorted(path.parent.name for path in room.glob("*/__init__.py"))
-        yield from _lines(room, tuple(subfolders), depth + 1)
+        yield from _list_rooms(room, tuple(subfolders), depth + 1)
 
 
 def _first_sentence(room: Path) -> str:

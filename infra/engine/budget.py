@@ -26,13 +26,13 @@ from handoff.artifacts.errors import (
 TIME_FACTOR, MEMORY_LIMIT = "HANDOFF_STEP_TIME", "HANDOFF_STEP_MEMORY"
 _MAX_FACTOR = 1000.0
 # What torch, the C++ library and Python say where memory is refused.
-_OUT_OF_MEMORY = (
+_OUT_OF_MEMORY_PHRASES = (
     "can't allocate memory", "not enough memory", "std::bad_alloc", "cannot allocate memory",
     "out of memory", "unable to mmap", "mmap failed", "defaultcpuallocator",
 )  # fmt: skip
 # What is said where a disk is full, all words of one of these: by the kernel, by numpy, by torch of
 # any write that fell short, and by miniz, with which torch unpacks a package.
-_DISK_FULL = (
+_DISK_FULL_PHRASES = (
     ("no space left on device",), ("disk quota exceeded",), ("not enough free space to write",),
     ("inline_container", "unexpected pos"),
     ("mz_zip error", "file write failed"), ("mz_zip error", "file close failed"),
@@ -40,7 +40,7 @@ _DISK_FULL = (
 )  # fmt: skip
 _MIN_FREE_BYTES = 1 << 20
 # What gcc and clang say of a program of their own that the kernel ended.
-_KILLED = ("killed signal terminated program", "unable to execute command: killed")
+_KILLED_PHRASES = ("killed signal terminated program", "unable to execute command: killed")
 
 
 def memory_bytes() -> int:
@@ -70,7 +70,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that memory was refused."""
     text = str(error).lower()
     return isinstance(error, MemoryError) or (
-        isinstance(error, (RuntimeError, OSError)) and any(one in text for one in _OUT_OF_MEMORY)
+        isinstance(error, (RuntimeError, OSError))
+        and any(one in text for one in _OUT_OF_MEMORY_PHRASES)
     )
 
 
@@ -84,7 +85,7 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 def is_compiler_killed(error: BaseException | None) -> bool:
     """Return whether an error, or one that it came of, says that a compiler was killed."""
-    return any(word in str(one).lower() for one in _walk_causes(error) for word in _KILLED)
+    return any(word in str(one).lower() for one in _walk_causes(error) for word in _KILLED_PHRASES)
 
 
 def _walk_causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -98,7 +99,7 @@ def _walk_causes(error: BaseException | None) -> Iterator[BaseException]:
 def mentions_full_disk(text: str) -> bool:
     """Return whether what was printed says that a disk has no room."""
     text = text.lower()
-    return any(all(word in text for word in words) for words in _DISK_FULL)
+    return any(all(word in text for word in words) for words in _DISK_FULL_PHRASES)
 
 
 def is_out_of_space(folder: Path) -> bool:

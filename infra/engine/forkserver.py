@@ -50,7 +50,7 @@ class _Server:
         self._failure = ""
         self._ready = selectors.DefaultSelector()
         self._pid = os.getpid()
-        self._forked: set[int] = set()
+        self._children: set[int] = set()
 
     def serve(self) -> None:
         """Import the layer, then do what is asked until nobody can ask any more."""
@@ -117,7 +117,7 @@ class _Server:
 
     def _watch(self, pid: int, control: socket.socket) -> None:
         """Look for the process's end, and for a request to end it."""
-        self._forked.add(pid)
+        self._children.add(pid)
         pidfd = os.pidfd_open(pid)
         end = partial(self._end, pid, pidfd, control)
         for source in (pidfd, control):
@@ -125,9 +125,9 @@ class _Server:
 
     def _end(self, pid: int, pidfd: int, control: socket.socket) -> None:
         """End what was forked and all that it started, where it hasn't ended; report its status."""
-        if pid not in self._forked:
+        if pid not in self._children:
             return  # both were ready at once
-        self._forked.remove(pid)
+        self._children.remove(pid)
         # Until it is waited for, its number is nobody else's.
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -54,7 +54,7 @@ def leave_working_folder(home: Path) -> None:
     if _may_leave_folder:
         current, target = _working_folder(), empty_folder(home)
         if current != target:
-            set_user_folder(str(current))
+            _user_folder[:] = [str(current)]
             os.chdir(target)
 
 
@@ -69,13 +69,9 @@ _OWN_PACKAGE = "handoff"
 # What a delivery is made with; what these need in their turn is theirs, too.
 _LIBRARIES = ("torch", "numpy", "safetensors")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+# The user's working folder, where this process has left it.
 _user_folder: list[str] = []
 _user_search_path: list[str] = []
-
-
-def set_user_folder(folder: str) -> None:
-    """Take `folder` for the user's working folder: this process has left it."""
-    _user_folder[:] = [folder]
 
 
 def places_to_tell() -> tuple[str, ...]:
@@ -136,7 +132,7 @@ def extension_files(extensions: Sequence[str], search_path: Sequence[str]) -> tu
 
 def let_be_imported(name: str) -> None:
     """Let the top-level module `name`, and no other, be imported from the user's folders."""
-    sys.meta_path.append(_Finder({name}))
+    sys.meta_path.append(_UserCodeFinder({name}))
 
 
 @cache
@@ -175,7 +171,7 @@ def _top_level_module(parts: Sequence[str]) -> str:
     return first if is_code and first.isidentifier() else ""
 
 
-class _Finder:
+class _UserCodeFinder:
     """Finds what isn't hidden in the folder first, then in the user's folders."""
 
     def __init__(self, names: Iterable[str] | None, first: Sequence[str] = ()) -> None:
@@ -196,7 +192,7 @@ class _Finder:
 @contextmanager
 def searched(folder: Path) -> Iterator[None]:
     """Import from `folder` and the user's folders while the body runs, what isn't hidden first."""
-    finder = _Finder(None, (str(folder),))
+    finder = _UserCodeFinder(None, (str(folder),))
     before = list(sys.path)
     sys.meta_path.insert(sys.meta_path.index(PathFinder), finder)
     sys.path += [path for path in (str(folder), *_user_search_path) if path not in sys.path]

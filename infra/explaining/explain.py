@@ -31,9 +31,9 @@ _IN_A_RECIPE = (
     "out, or the release refused; by default the latter for passes that the recipe names. 'handoff "
     "passes' lists all passes."
 )
-_WIDEST = 100
-_HINTS = 3
-_GRAVITY = {"unsound": 0, "limit": 1, "note": 2}
+_MAX_WIDTH = 100
+_MAX_HINTS = 3
+_SEVERITY_RANK = {"unsound": 0, "limit": 1, "note": 2}
 _HEADINGS = {
     "finding": "Findings of 'handoff inspect' and 'handoff release'",
     "error": "Errors, as --json names them",
@@ -107,7 +107,7 @@ def _word_to_plain(word: Word) -> dict[str, object]:
 
 def hint_for(findings: Iterable[Finding]) -> str:
     """Return the commands that say more of the gravest findings; empty for none."""
-    ranked = sorted(findings, key=lambda finding: _GRAVITY[finding.severity])
+    ranked = sorted(findings, key=lambda finding: _SEVERITY_RANK[finding.severity])
     gravest = [f.code for f in ranked if f.severity == ranked[0].severity]
     return _hint_commands(dict.fromkeys(gravest))
 
@@ -120,7 +120,7 @@ def hint_for_error(error: HandoffError) -> str:
 
 
 def _hint_commands(codes: Iterable[str]) -> str:
-    return ", ".join([f"handoff explain {code}" for code in codes][:_HINTS])
+    return ", ".join([f"handoff explain {code}" for code in codes][:_MAX_HINTS])
 
 
 def _to_plain(explanation: Explanation) -> dict[str, object]:
@@ -132,7 +132,7 @@ def _to_plain(explanation: Explanation) -> dict[str, object]:
 
 
 def _width() -> int:
-    return max(40, min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns))
+    return max(40, min(_MAX_WIDTH, shutil.get_terminal_size((_MAX_WIDTH, 24)).columns))
 
 
 def _print_explanation(explanation: Explanation) -> None:

@@ -20,7 +20,7 @@ _START_LIMIT = timedelta(seconds=300)
 _POD_START_LIMIT = timedelta(hours=1)
 _HEARTBEAT = "prefect.flow-run.heartbeat"
 _ENDS = {f"prefect.flow-run.{end}" for end in ("Completed", "Failed", "Crashed", "Cancelled")}
-_TAKEN, _BEGUN = "prefect.flow-run.Pending", "prefect.flow-run.Running"
+_PENDING, _RUNNING = "prefect.flow-run.Pending", "prefect.flow-run.Running"
 # What ends a run's process: a run may also go back to its pool (`flows.rescheduling`).
 _PROCESS_ENDS = {*_ENDS, "prefect.flow-run.AwaitingRetry"}
 
@@ -66,7 +66,7 @@ def automations(resume: UUID) -> tuple[AutomationCore, ...]:
             name="handoff: end runs that never began",
             description="A run that a worker took, and that didn't begin within 300 s.",
             trigger=silence_trigger(
-                _TAKEN, {_BEGUN, *_ENDS}, _START_LIMIT, pool_filter(f"!{POD_TYPE}")
+                _PENDING, {_RUNNING, *_ENDS}, _START_LIMIT, pool_filter(f"!{POD_TYPE}")
             ),
             actions=[crash_action("It never began: the worker that took it is gone.")],
         ),
@@ -74,7 +74,7 @@ def automations(resume: UUID) -> tuple[AutomationCore, ...]:
             name="handoff: end pods that never began",
             description="A run whose pod has not begun within an hour.",
             trigger=silence_trigger(
-                _TAKEN, {_BEGUN, *_ENDS}, _POD_START_LIMIT, pool_filter(POD_TYPE)
+                _PENDING, {_RUNNING, *_ENDS}, _POD_START_LIMIT, pool_filter(POD_TYPE)
             ),
             actions=[
                 crash_action("It never began: no node took its pod, or its image isn't there.")

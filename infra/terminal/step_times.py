@@ -29,7 +29,7 @@ _RUNS_KEPT = 5  # times of each step
 _MAX_STEPS = 200  # steps of each model, of which a target has about ten
 _MAX_MODELS = 500
 _MAX_BYTES = 1 << 18
-_LONGEST_S = 1e6
+_MAX_STEP_S = 1e6
 # What a target takes from the compile cache is another matter than what is compiled.
 CACHED = "{step}, from the cache"
 # Nor is a release that is timed the same as one whose timings are taken over.
@@ -138,5 +138,5 @@ def _valid_times(values: object) -> tuple[float, ...]:
     return tuple(
         float(took_s)
         for took_s in values[-_RUNS_KEPT:]
-        if type(took_s) in (int, float) and 0 <= took_s < _LONGEST_S
+        if type(took_s) in (int, float) and 0 <= took_s < _MAX_STEP_S
     )
