@@ -4,7 +4,7 @@ import os
 import sys
 
 
-def _leave_the_folder() -> None:
+def _remove_working_folder() -> None:
     """Import nothing from the working folder where it isn't ours: `python -m` looks there first.
 
     A person who imports Handoff in a program of their own keeps their path.
@@ -15,11 +15,11 @@ def _leave_the_folder() -> None:
         os.path.basename(program) == "handoff"  # noqa: PTH119
     )
     try:
-        here = os.getcwd()  # noqa: PTH109
+        folder = os.getcwd()  # noqa: PTH109
     except FileNotFoundError:
         return
-    if is_program and here != root:
-        sys.path[:] = [place for place in sys.path if place and os.path.abspath(place) != here]  # noqa: PTH100
+    if is_program and folder != root:
+        sys.path[:] = [path for path in sys.path if path and os.path.abspath(path) != folder]  # noqa: PTH100
 
 
-_leave_the_folder()
+_remove_working_folder()

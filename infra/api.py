@@ -95,12 +95,12 @@ def deliver(
     from handoff.tasks.deliver.step import deliver as write_delivery
     from handoff.tasks.deliver.step import lineage_from_git
 
-    said = lineage or lineage_from_git(Path.cwd())
-    created = said.created or datetime.now(UTC).isoformat(timespec="seconds")
+    origin = lineage or lineage_from_git(Path.cwd())
+    created = origin.created or datetime.now(UTC).isoformat(timespec="seconds")
     return write_delivery(
         module, example_inputs, whole_path(Path(folder)), name=name, example_kwargs=example_kwargs,
         dynamic=dynamic, dimensions=dimensions, ranges=ranges, batch_invariant=batch_invariant,
-        lineage=replace(said, created=created), calibration=calibration, evaluation=evaluation,
+        lineage=replace(origin, created=created), calibration=calibration, evaluation=evaluation,
         metric=metric,
     )  # fmt: skip
 
@@ -117,8 +117,10 @@ def inspect(delivery: str | Path, *, recipe: Recipe | None = None) -> Inspection
 
     with tempfile.TemporaryDirectory(prefix="handoff-inspect-") as scratch:
         staging = Path(scratch) / "staging"
-        taken, judged = judge_delivery(require_folder(Path(delivery)), staging, recipe or Recipe())
-    return Inspection(taken.contract.model.name, judged.verdict, judged.findings)
+        intake, inspection = judge_delivery(
+            require_folder(Path(delivery)), staging, recipe or Recipe()
+        )
+    return Inspection(intake.contract.model.name, inspection.verdict, inspection.findings)
 
 
 @naming_extras()
@@ -146,13 +148,15 @@ def release(
     from handoff.infra.settings import read_settings
 
     settings, folder = read_settings(), require_folder(Path(delivery))
-    wanted = read_recipe(Path(recipe)) if isinstance(recipe, (str, Path)) else recipe or Recipe()
-    known = None if rebuild else find_unchanged(settings, folder, wanted, alias)
-    if known is not None:
-        manifest = known.manifest
-        return Released(manifest.model, known.version, known.aliases, True, manifest)
-    workspace = open_build(settings, wanted, alias)
-    outcome = run_release(settings, workspace, folder, wanted, alias, rebuild=rebuild)
+    chosen_recipe = (
+        read_recipe(Path(recipe)) if isinstance(recipe, (str, Path)) else recipe or Recipe()
+    )
+    unchanged = None if rebuild else find_unchanged(settings, folder, chosen_recipe, alias)
+    if unchanged is not None:
+        manifest = unchanged.manifest
+        return Released(manifest.model, unchanged.version, unchanged.aliases, True, manifest)
+    workspace = open_build(settings, chosen_recipe, alias)
+    outcome = run_release(settings, workspace, folder, chosen_recipe, alias, rebuild=rebuild)
     manifest = read_outcome(settings, outcome, workspace)
     return Released(
         outcome["model"], outcome["version"], tuple(outcome["aliases"]), outcome["reused"], manifest
@@ -184,11 +188,11 @@ def promote(
     from handoff.tasks.registry.transitions import Promotion
     from handoff.tasks.registry.transitions import promote as promote_version
 
-    name, wanted = parse_version(reference)
+    name, version = parse_version(reference)
     require_alias(to)
     settings = read_settings()
     require_writable_home(settings)
-    promotion = Promotion(name, wanted, to, narrower=narrower, new_alias=new_alias)
+    promotion = Promotion(name, version, to, narrower=narrower, new_alias=new_alias)
     author = Author(author_name(), reason.strip())
     return promote_version(read_host_settings(settings), promotion, author).version
 
@@ -211,10 +215,10 @@ def pull(
     from handoff.infra.settings import read_settings
     from handoff.tasks.registry.pull import run
 
-    name, wanted = parse_reference(reference)
+    name, selector = parse_reference(reference)
     stores = read_settings().stores
-    to = whole_path(Path(folder))
-    return run(PullJob(name, wanted, to, target, stores, installed_torch(), layout))
+    destination = whole_path(Path(folder))
+    return run(PullJob(name, selector, destination, target, stores, installed_torch(), layout))
 
 
 @naming_extras()

@@ -15,27 +15,27 @@ from handoff.artifacts.errors import EnvironmentLacking
 EXTRAS = {"s3": ("boto3",), "release": ("prefect", "mlflow"), "stack": ("supervisor",)}
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*).*; extra == ['\"]([a-z0-9]+)['\"]")
 # Packages that are imported by another name than they are installed by.
-_IMPORTED_AS = {
+_IMPORT_NAMES = {
     "markdown-it-py": "markdown_it", "opentelemetry-exporter-otlp-proto-http": "opentelemetry",
     "prometheus-flask-exporter": "prometheus_flask_exporter", "psycopg2-binary": "psycopg2",
     "scikit-learn": "sklearn",
 }  # fmt: skip
 # What is imported here and comes with one of an extra's packages.
-_COMES_WITH = {
+_BROUGHT_BY = {
     "anyio": "prefect", "botocore": "boto3", "httpx": "prefect", "requests": "mlflow",
 }  # fmt: skip
 
 
-def lacks_extra(error: ModuleNotFoundError) -> EnvironmentLacking | None:
-    """Return what is told where a package is missing that an extra brings; None for any other."""
-    return lacks((error.name or "").partition(".")[0])
+def missing_extra_error(error: ModuleNotFoundError) -> EnvironmentLacking | None:
+    """Return the error of a missing package that an extra brings; None for any other."""
+    return missing_package_error((error.name or "").partition(".")[0])
 
 
 def require_extra(extra: str) -> None:
     """Raise `EnvironmentLacking` where what an extra is known by can't be imported."""
     for module in EXTRAS[extra]:
-        if find_spec(module) is None and (lacking := lacks(module)):
-            raise lacking
+        if find_spec(module) is None and (error := missing_package_error(module)):
+            raise error
 
 
 @contextmanager
@@ -44,13 +44,13 @@ def naming_extras() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if lacking := lacks_extra(error):
-            raise lacking from error
+        if extra_error := missing_extra_error(error):
+            raise extra_error from error
         raise
 
 
-def lacks(module: str) -> EnvironmentLacking | None:
-    """Return what is told where a top-level module is missing; None unless an extra brings it."""
+def missing_package_error(module: str) -> EnvironmentLacking | None:
+    """Return the error of a missing top-level module; None unless an extra brings it."""
     extra = extra_of(module)
     if extra is None:
         return None
@@ -72,25 +72,27 @@ def extra_of(module: str) -> str | None:
 
     A wheel says of each extra all that it brings: of those that do, the one of fewest packages.
     """
-    module = _COMES_WITH.get(module, module)
-    required = _required()
-    brought = [
-        extra for extra, package in required
-        if _IMPORTED_AS.get(package, package.replace("-", "_")) == module
+    module = _BROUGHT_BY.get(module, module)
+    requirements = _extra_requirements()
+    candidates = [
+        extra for extra, package in requirements
+        if _IMPORT_NAMES.get(package, package.replace("-", "_")) == module
     ]  # fmt: skip
-    sizes = Counter(extra for extra, _ in required)
-    return min(brought, key=lambda extra: sizes[extra], default=None)
+    sizes = Counter(extra for extra, _ in requirements)
+    return min(candidates, key=lambda extra: sizes[extra], default=None)
 
 
 def has_extra(extra: str) -> bool:
-    """Tell whether an extra was asked for when this was installed."""
+    """Return whether an extra was asked for when this was installed."""
     return installed(EXTRAS[extra][0]) is not None
 
 
 def missing_of(extra: str) -> tuple[str, ...]:
     """Return the packages of an extra that aren't installed."""
     return tuple(
-        package for of, package in _required() if of == extra and installed(package) is None
+        package
+        for name, package in _extra_requirements()
+        if name == extra and installed(package) is None
     )
 
 
@@ -102,11 +104,11 @@ def installed(package: str) -> str | None:
         return None
 
 
-def _required() -> tuple[tuple[str, str], ...]:
+def _extra_requirements() -> tuple[tuple[str, str], ...]:
     """Return each extra with each package that it brings."""
     try:
         lines = requires("handoff") or []
     except PackageNotFoundError:
         return ()
-    found = (_REQUIREMENT.match(line) for line in lines)
-    return tuple((match[2], match[1]) for match in found if match)
+    matches = (_REQUIREMENT.match(line) for line in lines)
+    return tuple((match[2], match[1]) for match in matches if match)

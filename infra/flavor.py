@@ -46,18 +46,18 @@ class ServedModel:
         """
         signature = self._model.signature
         try:
-            given = _by_name(data, [spec.name for spec in signature.inputs])
-            tensors = [_tensor(spec, given[spec.name]) for spec in signature.inputs]
+            values = _name_inputs(data, [spec.name for spec in signature.inputs])
+            tensors = [_to_tensor(spec, values[spec.name]) for spec in signature.inputs]
             outputs = self._model.tensors(*tensors)
         except InputsRefused as error:
             from mlflow.exceptions import MlflowException
 
             raise MlflowException.invalid_parameter_value(str(error)) from error
-        named = {
-            spec.name: _array(output)
+        arrays = {
+            spec.name: _to_array(output)
             for spec, output in zip(signature.outputs, outputs, strict=True)
         }
-        return next(iter(named.values())) if len(named) == 1 else named
+        return next(iter(arrays.values())) if len(arrays) == 1 else arrays
 
 
 def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> ServedModel:
@@ -66,72 +66,76 @@ def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> Se
     `model_config` may have `keys`, and what the signature has to be about: `name` and `version`.
     Raises `PackageRefused`, and `UsageProblem` for a key or a setting that isn't one.
     """
-    wanted = dict(model_config or {})
-    if unknown := sorted(set(wanted) - _SETTINGS):
+    options = dict(model_config or {})
+    if unknown := sorted(set(options) - _SETTINGS):
         raise UsageProblem(
             "model_config has a setting that a release doesn't know",
             expected=f"some of {', '.join(sorted(_SETTINGS))}", got=str(unknown[0])[:60],
             remedy="Leave it out",
         )  # fmt: skip
-    named = wanted.pop("keys", "")
-    if isinstance(named, str):
-        named = [place for place in named.split(os.pathsep) if place]
-    return ServedModel(load(path, keys=_trusted_here() or named, **wanted))
+    keys = options.pop("keys", "")
+    if isinstance(keys, str):
+        keys = [key for key in keys.split(os.pathsep) if key]
+    return ServedModel(load(path, keys=_trusted_keys() or keys, **options))
 
 
-def _trusted_here() -> list[str]:
+def _trusted_keys() -> list[str]:
     """Return the places of trusted keys that there are.
 
     They go before those that a model's configuration names, which MLmodel may bring, unsigned.
     """
-    return [place for place in read_settings().stores.trusted if Path(place).exists()]
+    return [path for path in read_settings().stores.trusted if Path(path).exists()]
 
 
-def _by_name(data: object, names: Sequence[str]) -> Mapping[str, Any]:
+def _name_inputs(data: object, names: Sequence[str]) -> Mapping[str, Any]:
     """Return the inputs by name, of whatever form MLflow gives."""
     if isinstance(data, Mapping):
-        given: Mapping[str, Any] = data
+        values: Mapping[str, Any] = data
     elif hasattr(data, "to_dict") and hasattr(data, "columns"):
         # A cell of a DataFrame holds one row's values: a number, or a list of them.
-        given = {str(name): data[name].tolist() for name in data.columns}  # type: ignore[index]
+        values = {str(name): data[name].tolist() for name in data.columns}  # type: ignore[index]
     elif len(names) == 1:
-        given = {names[0]: data}
+        values = {names[0]: data}
     else:
-        raise _refused("the inputs have no names", f"some for {', '.join(names)}", _kind(data))
-    missing = [name for name in names if name not in given]
+        raise _refusal(
+            "the inputs have no names", f"some for {', '.join(names)}", _describe_type(data)
+        )
+    missing = [name for name in names if name not in values]
     if missing:
-        raise _refused("an input is missing", missing[0], ", ".join(map(str, given))[:200])
-    return given
+        raise _refusal("an input is missing", missing[0], ", ".join(map(str, values))[:200])
+    return values
 
 
-def _tensor(spec: TensorSpec, given: object) -> torch.Tensor:
+def _to_tensor(spec: TensorSpec, values: object) -> torch.Tensor:
     """Return an input as a tensor; lists take the declared dtype, arrays keep their own."""
     import numpy as np
     import torch
 
     try:
-        if isinstance(given, np.ndarray) and given.dtype != object:
+        if isinstance(values, np.ndarray) and values.dtype != object:
             # torch shares memory with an array only when it may be written to.
-            return torch.from_numpy(np.require(given, requirements=["C", "W"]))
-        return torch.tensor(np.stack(given).tolist(), dtype=getattr(torch, spec.dtype))  # type: ignore[call-overload]
+            return torch.from_numpy(np.require(values, requirements=["C", "W"]))
+        return torch.tensor(np.stack(values).tolist(), dtype=getattr(torch, spec.dtype))  # type: ignore[call-overload]
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise _refused(f"{spec.name} can't be read as a tensor", str(spec), _kind(given)) from error
+        raise _refusal(
+            f"{spec.name} can't be read as a tensor", str(spec), _describe_type(values)
+        ) from error
 
 
-def _array(output: torch.Tensor) -> np.ndarray[Any, Any]:
+def _to_array(output: torch.Tensor) -> np.ndarray[Any, Any]:
     import torch
 
     # numpy has no bfloat16; float32 holds each of its values.
-    plain = output.float() if output.dtype == torch.bfloat16 else output
-    array: np.ndarray[Any, Any] = plain.detach().cpu().numpy()
+    values = output.float() if output.dtype == torch.bfloat16 else output
+    array: np.ndarray[Any, Any] = values.detach().cpu().numpy()
     return array
 
 
-def _kind(given: object) -> str:
-    return f"{type(given).__name__} of {getattr(given, 'dtype', 'no dtype')}"
+def _describe_type(values: object) -> str:
+    return f"{type(values).__name__} of {getattr(values, 'dtype', 'no dtype')}"
 
 
-def _refused(what: str, expected: str, got: str) -> InputsRefused:
+def _refusal(what: str, expected: str, got: str) -> InputsRefused:
     return InputsRefused(
         what, expected=expected, got=got, remedy="Give the model what its signature declares"
     )

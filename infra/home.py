@@ -9,15 +9,15 @@ from handoff.artifacts.errors import UsageProblem
 
 
 def whole_path(path: Path) -> Path:
-    """Return a path from the root on and without `..`, as other processes are told it."""
+    """Return a path from the root on and without `..`, as other processes are given it."""
     return path.resolve() if ".." in path.parts else path.absolute()
 
 
 def home_folder() -> Path:
     """Return the folder of this machine's state: `HANDOFF_HOME`, or the platform's data folder."""
-    named = os.environ.get("HANDOFF_HOME", "")
-    if named:
-        return whole_path(Path(named).expanduser())
+    folder = os.environ.get("HANDOFF_HOME", "")
+    if folder:
+        return whole_path(Path(folder).expanduser())
     from platformdirs import user_data_path
 
     return user_data_path("handoff", appauthor=False)
@@ -28,18 +28,18 @@ def store_location(home: Path) -> str:
 
     Raises `UsageProblem` for anything else in `HANDOFF_STORE`.
     """
-    named = os.environ.get("HANDOFF_STORE", "")
-    return named_store(named or str(home / "store"), "HANDOFF_STORE")
+    location = os.environ.get("HANDOFF_STORE", "")
+    return named_store(location or str(home / "store"), "HANDOFF_STORE")
 
 
 def named_store(store: str, what: str) -> str:
-    """Return a store's location as all processes are told it; raise `UsageProblem` for none.
+    """Return a store's location as all processes are given it; raise `UsageProblem` for none.
 
     `what` is who names it: a setting, or an argument.
     """
-    scheme, separator, rest = store.partition(":/")
+    scheme, separator, remainder = store.partition(":/")
     is_address = bool(separator) and "/" not in scheme
-    if is_address and (scheme != "s3" or not rest.startswith("/")):
+    if is_address and (scheme != "s3" or not remainder.startswith("/")):
         raise UsageProblem(
             f"{what} names no store", expected="a folder or s3://bucket/prefix", got=store,
             remedy=f"Set {what} to one of these, or unset it",
@@ -60,5 +60,5 @@ def named_store(store: str, what: str) -> str:
 
 
 def wants_no_colour() -> bool:
-    """Tell whether `NO_COLOR` is set to anything, which turns colours off (no-color.org)."""
+    """Return whether `NO_COLOR` is set to anything, which turns colours off (no-color.org)."""
     return bool(os.environ.get("NO_COLOR"))

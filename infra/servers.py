@@ -40,8 +40,8 @@ def require_free_port(host: str, port: int, name: str, option: str = "--port") -
 def get_status(address: str, login: str = "") -> int:
     """Return the HTTP status that an address answers with; 0 for no answer."""
     try:
-        with _opened(address, login) as answer:
-            return int(answer.status)
+        with _open(address, login) as response:
+            return int(response.status)
     except urllib.error.HTTPError as error:
         return error.code
     except (OSError, ValueError):
@@ -60,7 +60,7 @@ def prefect_status(api: str, login: str) -> int:
 
 
 def is_loopback(address: str) -> bool:
-    """Tell whether an address is this machine's own: no proxy is between."""
+    """Return whether an address is this machine's own: no proxy is between."""
     return urlsplit(address).hostname in LOOPBACK
 
 
@@ -70,20 +70,20 @@ def mlflow_question(address: str) -> str:
 
 
 def clock_ahead_s(address: str, login: str = "") -> float | None:
-    """Return how many seconds this clock is ahead of a server's; None where that doesn't tell."""
-    began = time.time()
+    """Return how many seconds this clock is ahead of a server's; None where that doesn't say."""
+    asked_at = time.time()
     try:
-        with _opened(address, login) as answer:
-            told = answer.headers.get("Date", "")
-        then = parsedate_to_datetime(told).timestamp()
+        with _open(address, login) as response:
+            date = response.headers.get("Date", "")
+        server_time = parsedate_to_datetime(date).timestamp()
     except (OSError, ValueError, TypeError):
         return None
-    # The header tells whole seconds, and was written between the question and the answer.
-    low, high = began - then - 1, time.time() - then
+    # The header has whole seconds, and was written between the question and the answer.
+    low, high = asked_at - server_time - 1, time.time() - server_time
     return low if low > 0 else high if high < 0 else 0.0
 
 
-def _opened(address: str, login: str) -> HTTPResponse:
+def _open(address: str, login: str) -> HTTPResponse:
     request = urllib.request.Request(address)  # noqa: S310 - an http address of a setting
     if isinstance(login, Key):
         request.add_header("Authorization", f"Bearer {login}")
@@ -92,8 +92,8 @@ def _opened(address: str, login: str) -> HTTPResponse:
         request.add_header("Authorization", f"Basic {token}")
     proxies = urllib.request.ProxyHandler({} if is_loopback(address) else None)
     opener = urllib.request.build_opener(proxies)
-    answer: HTTPResponse = opener.open(request, timeout=5)
-    return answer
+    response: HTTPResponse = opener.open(request, timeout=5)
+    return response
 
 
 def last_words(log: Path) -> str:

@@ -79,7 +79,7 @@ class Settings:
 
     @property
     def is_embedded(self) -> bool:
-        """Tell whether no Prefect server is named, so that one is started for each flow run."""
+        """Return whether no Prefect server is named, so that one is started for each flow run."""
         return not self.prefect_api
 
 
@@ -94,7 +94,7 @@ def read_settings() -> Settings:
         objects=store,
         tracking_uri=tracking or f"sqlite:///{home / 'mlflow' / 'mlflow.db'}",
         artifact_root="" if tracking else artifact_root(home, store),
-        trusted=_trusted_places(home),
+        trusted=_trusted_paths(home),
         seen=home / "ledgers" / "seen.json",
     )
     return Settings(home, stores, os.environ.get("PREFECT_API_URL", ""), _signing_key(home))
@@ -107,9 +107,9 @@ def unset(*names: str) -> tuple[str, ...]:
 
 def absolute_tracking_uri(uri: str) -> str:
     """Return MLflow's URI so that it names the same database or folder from everywhere."""
-    scheme, separator, place = uri.partition(":///")
-    if separator and scheme == "sqlite" and place and not place.startswith((":", "/")):
-        return f"sqlite:///{Path(place).absolute()}"
+    scheme, separator, path = uri.partition(":///")
+    if separator and scheme == "sqlite" and path and not path.startswith((":", "/")):
+        return f"sqlite:///{Path(path).absolute()}"
     if uri and ":" not in uri and uri != "databricks":
         return str(Path(uri).expanduser().absolute())
     return uri
@@ -120,20 +120,20 @@ def artifact_root(home: Path, store: str) -> str:
     return f"{store.rstrip('/')}/mlflow" if "://" in store else str(home / "mlflow" / "artifacts")
 
 
-def _trusted_places(home: Path) -> tuple[str, ...]:
+def _trusted_paths(home: Path) -> tuple[str, ...]:
     """Return the files and folders whose public keys are trusted."""
-    named = [
-        place for place in os.environ.get("HANDOFF_TRUSTED_KEYS", "").split(os.pathsep) if place
+    entries = [
+        entry for entry in os.environ.get("HANDOFF_TRUSTED_KEYS", "").split(os.pathsep) if entry
     ]
-    for place in named:
-        if not Path(place).expanduser().exists():
+    for entry in entries:
+        if not Path(entry).expanduser().exists():
             raise UsageProblem(
                 "HANDOFF_TRUSTED_KEYS names a place that isn't there",
-                expected="files of public keys, or folders of files *.pub", got=place[:200],
+                expected="files of public keys, or folders of files *.pub", got=entry[:200],
                 remedy="Fix it, or unset it to trust the keys in HANDOFF_HOME",
             )  # fmt: skip
-    places = [Path(place).expanduser().absolute() for place in named]
-    return tuple(map(str, places or [trusted_folder(home)]))
+    paths = [Path(entry).expanduser().absolute() for entry in entries]
+    return tuple(map(str, paths or [trusted_folder(home)]))
 
 
 def trusted_folder(home: Path) -> Path:
@@ -144,11 +144,15 @@ def trusted_folder(home: Path) -> Path:
 def _signing_key(home: Path) -> SigningKey:
     """Return the key that signs: the one that is named, or this home's own, made when needed."""
     public = os.environ.get("HANDOFF_SIGNING_PUBLIC_KEY", "")
-    place = Path(public).expanduser().absolute() if public else trusted_folder(home) / "own.pub"
-    named = os.environ.get("HANDOFF_SIGNING_KEY", "")
-    if not named:
-        return SigningKey(str(home / "keys" / "private" / "signing.pem"), place, make_missing=True)
-    return SigningKey(named, place)
+    public_path = (
+        Path(public).expanduser().absolute() if public else trusted_folder(home) / "own.pub"
+    )
+    uri = os.environ.get("HANDOFF_SIGNING_KEY", "")
+    if not uri:
+        return SigningKey(
+            str(home / "keys" / "private" / "signing.pem"), public_path, make_missing=True
+        )
+    return SigningKey(uri, public_path)
 
 
 def read_host_settings(
@@ -197,17 +201,17 @@ def paths_kept_from_steps() -> tuple[Path, ...]:
     because they couldn't read these (`infra.engine.landlock`). Where the platform's temporary
     folder is one, a compiler would fail.
     """
-    named = os.environ.get("HANDOFF_SIGNING_KEY", "")
+    uri = os.environ.get("HANDOFF_SIGNING_KEY", "")
     paths = [home_folder() / "keys" / "private", home_folder() / "stack"]
-    if named and signing_key_scheme() == "file":
-        paths.append(Path(urlsplit(named).path if ":" in named else named).expanduser().absolute())
+    if uri and signing_key_scheme() == "file":
+        paths.append(Path(urlsplit(uri).path if ":" in uri else uri).expanduser().absolute())
     if token := read_notification_settings().token_file:
         paths.append(token)
     scratch = {Path(os.path.realpath(p)) for p in ("/tmp", os.environ.get("TMPDIR") or "/tmp")}  # noqa: S108
     return tuple(path for path in paths if not scratch & set(Path(os.path.realpath(path)).parents))
 
 
-_LEAST_MEMORY = 500 * 10**6
+_MIN_MEMORY_BYTES = 500 * 10**6
 
 
 def step_memory_bytes() -> int | None:
@@ -221,26 +225,26 @@ def step_memory_bytes() -> int | None:
     if not text and has_gpu():
         return None
     if not text:
-        whole = _whole_memory_bytes()
-        return min(whole, max(_free_memory_bytes(), whole // 2))
-    found = re.fullmatch(r"([0-9]{1,15})([MG]?)", text.strip())
-    if found is None or int(found[1]) == 0:
+        total = _total_memory_bytes()
+        return min(total, max(_free_memory_bytes(), total // 2))
+    match = re.fullmatch(r"([0-9]{1,15})([MG]?)", text.strip())
+    if match is None or int(match[1]) == 0:
         raise UsageProblem(
             "HANDOFF_STEP_MEMORY is no amount of memory", expected="such as 64G or 4000M",
             got=text[:60], remedy="Fix it, or unset it: then a step may take all that there is",
         )  # fmt: skip
-    memory = int(found[1]) * {"": 1, "M": 10**6, "G": 10**9}[found[2]]
-    if memory < _LEAST_MEMORY:
+    memory = int(match[1]) * {"": 1, "M": 10**6, "G": 10**9}[match[2]]
+    if memory < _MIN_MEMORY_BYTES:
         raise UsageProblem(
             "HANDOFF_STEP_MEMORY is too little for any step",
-            expected=f"{_LEAST_MEMORY // 10**6}M or more: torch alone takes so much",
+            expected=f"{_MIN_MEMORY_BYTES // 10**6}M or more: torch alone takes so much",
             got=f"{memory} bytes", remedy="Write it with G or M, such as 64G, or unset it",
         )  # fmt: skip
     return memory
 
 
-def logs_json() -> bool:
-    """Tell whether `HANDOFF_LOG` asks for JSON; raise `UsageProblem` for what is neither."""
+def wants_json_logs() -> bool:
+    """Return whether `HANDOFF_LOG` asks for JSON; raise `UsageProblem` for what is neither."""
     text = os.environ.get("HANDOFF_LOG", "text")
     if text not in ("", "text", "json"):
         raise UsageProblem(
@@ -251,31 +255,31 @@ def logs_json() -> bool:
 
 
 def wants_traces() -> bool:
-    """Tell whether OpenTelemetry's own variables name a collector, and nothing switches it off."""
+    """Return whether OpenTelemetry's own variables name a collector and don't switch it off."""
     names = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
     is_off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
     return not is_off and any(os.environ.get(name) for name in names)
 
 
 def has_gpu() -> bool:
-    """Tell whether there is the device of NVIDIA's driver here."""
+    """Return whether there is the device of NVIDIA's driver here."""
     return Path("/dev/nvidiactl").exists()
 
 
-def _whole_memory_bytes() -> int:
+def _total_memory_bytes() -> int:
     """Return the machine's memory, or what this container may have of it."""
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
     except OSError:
-        return whole
-    return min(whole, int(limit)) if limit.isdigit() else whole
+        return total
+    return min(total, int(limit)) if limit.isdigit() else total
 
 
 def _free_memory_bytes() -> int:
     text = Path("/proc/meminfo").read_text(encoding="ascii")
-    found = re.search(r"^MemAvailable: +([0-9]+) kB$", text, re.MULTILINE)
-    return int(found[1]) << 10 if found else 0
+    match = re.search(r"^MemAvailable: +([0-9]+) kB$", text, re.MULTILINE)
+    return int(match[1]) << 10 if match else 0
 
 
 def require_writable_home(settings: Settings) -> None:
@@ -284,11 +288,11 @@ def require_writable_home(settings: Settings) -> None:
     Its folders are made, too, before any step starts: a step can't read what appears directly
     in the home folder while it runs (`infra.engine.landlock`).
     """
-    folders = (settings.home, settings.keys, settings.private_keys, *_folders_of_steps(settings))
-    places = [(folder, "HANDOFF_HOME") for folder in folders]
+    folders = (settings.home, settings.keys, settings.private_keys, *_step_folders(settings))
+    required = [(folder, "HANDOFF_HOME") for folder in folders]
     if "://" not in settings.stores.objects:
-        places.append((Path(settings.stores.objects), "HANDOFF_STORE"))
-    for folder, variable in places:
+        required.append((Path(settings.stores.objects), "HANDOFF_STORE"))
+    for folder, variable in required:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if folder == settings.home:
@@ -303,7 +307,7 @@ def require_writable_home(settings: Settings) -> None:
             ) from error
 
 
-def _folders_of_steps(settings: Settings) -> list[Path]:
+def _step_folders(settings: Settings) -> list[Path]:
     folders = [
         settings.home / "builds", trusted_folder(settings.home), settings.home / "ledgers"
     ]  # fmt: skip
@@ -368,7 +372,7 @@ def mlflow_login() -> str | None:
 
 @dataclass(frozen=True)
 class NotificationSettings:
-    """Whom the environment names to be told; empty: nobody."""
+    """Whom the environment names to be notified; empty: nobody."""
 
     block: str
     forge: str
@@ -377,12 +381,12 @@ class NotificationSettings:
 
     @property
     def is_wanted(self) -> bool:
-        """Tell whether anybody is to be told."""
+        """Return whether anybody is to be notified."""
         return bool(self.block or self.forge)
 
 
 def read_notification_settings() -> NotificationSettings:
-    """Return whom the environment names to be told."""
+    """Return whom the environment names to be notified."""
     file = os.environ.get("HANDOFF_FORGE_TOKEN_FILE", "")
     return NotificationSettings(
         block=os.environ.get("HANDOFF_NOTIFY", ""),

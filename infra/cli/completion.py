@@ -19,8 +19,8 @@ from handoff.infra.home import home_folder, store_location
 
 SHELLS = ("bash", "zsh", "fish")
 _PROGRAM = "handoff"
-_MANY = 200
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(@[A-Za-z0-9][A-Za-z0-9._-]*)?")
+_MAX_ITEMS = 200
+_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(@[A-Za-z0-9][A-Za-z0-9._-]*)?")
 
 
 def completion_script(command: click.Command, shell: str) -> str:
@@ -36,8 +36,12 @@ def complete_code(
     """Return the codes that begin as `typed`, with what each is."""
     from handoff.infra.explaining.texts import explanations
 
-    known = explanations().items()
-    return [CompletionItem(code, help=one.title) for code, one in known if code.startswith(typed)]
+    by_code = explanations().items()
+    return [
+        CompletionItem(code, help=explanation.title)
+        for code, explanation in by_code
+        if code.startswith(typed)
+    ]
 
 
 def complete_model(
@@ -49,22 +53,22 @@ def complete_model(
     """
     try:
         store = store_location(home_folder())
-        found = [] if "://" in store else list(_names(Path(store) / "models", typed))
+        names = [] if "://" in store else list(_list_names(Path(store) / "models", typed))
     except (HandoffError, OSError):
         return []
-    return [CompletionItem(name) for name in sorted(found)[:_MANY]]
+    return [CompletionItem(name) for name in sorted(names)[:_MAX_ITEMS]]
 
 
-def _names(models: Path, typed: str) -> Iterable[str]:
+def _list_names(models: Path, typed: str) -> Iterable[str]:
     """Give the names in the folder of models; nothing that a shell might take for more."""
     model, separator, _ = typed.partition("@")
     if not separator:
         names = (entry.name for entry in os.scandir(models) if entry.is_dir())
-    elif not _PLAIN.fullmatch(model):
+    elif not _REFERENCE.fullmatch(model):
         return
     else:
         files = os.scandir(models / model / "aliases")
         names = (f"{model}@{entry.name.removesuffix('.json')}" for entry in files)
     for name in names:
-        if name.startswith(typed) and _PLAIN.fullmatch(name):
+        if name.startswith(typed) and _REFERENCE.fullmatch(name):
             yield name

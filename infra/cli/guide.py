@@ -28,9 +28,9 @@ def explain(code: tuple[str, ...], as_json: bool) -> None:
     handoff explain contiguous-linear
     handoff explain rtol needed
     """  # noqa: D301 - click keeps lines as they are after the character \\b
-    from handoff.infra.explaining.explain import explain as tell
+    from handoff.infra.explaining.explain import explain as print_explanation
 
-    tell(" ".join(code), as_json=as_json)
+    print_explanation(" ".join(code), as_json=as_json)
 
 
 @click.command()

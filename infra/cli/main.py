@@ -26,8 +26,8 @@ Exit codes: 0 done; 1 this machine lacks something, or a step crashed;
 """
 
 
-def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
-    if asked:
+def _print_version(context: click.Context, _: click.Parameter, is_requested: bool) -> None:
+    if is_requested:
         from handoff.artifacts.version import own_commit, own_version
 
         commit = own_commit()
@@ -41,7 +41,7 @@ def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> No
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=_tell_version,
+    callback=_print_version,
     help="Show the version, and the commit that it was built from.",
 )
 @click.pass_context
@@ -118,7 +118,7 @@ def init(
     yes: bool,
     force: bool,
     as_json: bool,
-    **said: Any,  # noqa: ANN401 - the flags, which read_wishes names
+    **flags: Any,  # noqa: ANN401 - the flags, which read_wishes names
 ) -> None:
     """Give a bare to_folder folder the contract that makes it a delivery.
 
@@ -132,8 +132,8 @@ def init(
     """  # noqa: D301 - as above
     from handoff.infra.commands.init import init_delivery, read_wishes
 
-    wishes = read_wishes(recipe, **said)
-    init_delivery(folder, wishes, ask=on_terminal() and not yes, force=force, as_json=as_json)
+    options = read_wishes(recipe, **flags)
+    init_delivery(folder, options, ask=on_terminal() and not yes, force=force, as_json=as_json)
 
 
 @main.command()

@@ -140,9 +140,9 @@ def promote(
     handoff promote resnet18@candidate --to production
     handoff promote resnet18@7 --override --reason "the old one leaks"
     """  # noqa: D301 - as above
-    from handoff.infra.commands.transitions import promote as move
+    from handoff.infra.commands.transitions import promote as promote_version
 
-    move(name, alias, reason=reason, expected=expected, as_json=as_json, **allowed)
+    promote_version(name, alias, reason=reason, expected=expected, as_json=as_json, **allowed)
 
 
 @click.command()
@@ -204,9 +204,9 @@ def verify_torch(name: str, versions: tuple[str, ...], target: str, as_json: boo
 @debug_option
 def retire(name: str, reason: str, as_json: bool) -> None:
     """Retire a version that no alias points to; 'handoff gc' then removes its packages."""
-    from handoff.infra.commands.transitions import retire as give_up
+    from handoff.infra.commands.transitions import retire as retire_version
 
-    give_up(name, reason, as_json=as_json)
+    retire_version(name, reason, as_json=as_json)
 
 
 @click.command()
@@ -215,9 +215,9 @@ def retire(name: str, reason: str, as_json: bool) -> None:
 @debug_option
 def sync(name: str, as_json: bool) -> None:
     """Show in MLflow what the store's ledgers say: after an outage, or in a new MLflow."""
-    from handoff.infra.commands.transitions import sync as show_again
+    from handoff.infra.commands.transitions import sync as sync_mlflow
 
-    show_again(name, as_json=as_json)
+    sync_mlflow(name, as_json=as_json)
 
 
 @click.command()
@@ -251,9 +251,9 @@ def keys(context: click.Context) -> None:
 @debug_option
 def show_keys(as_json: bool) -> None:
     """Print the public key that signs here, for others to trust."""
-    from handoff.infra.commands.keys import show_keys as show_them
+    from handoff.infra.commands.keys import show_keys as print_keys
 
-    show_them(as_json=as_json)
+    print_keys(as_json=as_json)
 
 
 @keys.command()

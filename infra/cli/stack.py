@@ -60,9 +60,11 @@ def deploy(
     handoff deploy --pods podtemplates.json
     """  # noqa: D301 - click keeps lines as they are after the character \\b
     from handoff.infra.commands.deploy import Night
-    from handoff.infra.commands.deploy import deploy as apply
+    from handoff.infra.commands.deploy import deploy as deploy_flows
 
-    apply(Night(cron, time_zone), targets, pods, notify=notify, resets=resets, as_json=as_json)
+    deploy_flows(
+        Night(cron, time_zone), targets, pods, notify=notify, resets=resets, as_json=as_json
+    )
 
 
 @click.command()

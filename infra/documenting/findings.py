@@ -8,19 +8,19 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from handoff.infra.documenting.folders import put
+from handoff.infra.documenting.folders import replace_section
 from handoff.infra.explaining.texts import explanations
 
-_GRAVEST_FIRST = ("unsound", "limit", "note")
+_SEVERITIES = ("unsound", "limit", "note")
 
 
 def draw_findings() -> str:
     """Return a row for each finding: its code, how grave it is, and what it is in a sentence."""
-    rows = [one for one in explanations().values() if one.kind == "finding"]
-    rows.sort(key=lambda one: _GRAVEST_FIRST.index(one.severity.split()[0]))
-    lines = [f"| {one.code} | {one.severity} | {one.title} |" for one in rows]
+    rows = [entry for entry in explanations().values() if entry.kind == "finding"]
+    rows.sort(key=lambda entry: _SEVERITIES.index(entry.severity.split()[0]))
+    lines = [f"| {entry.code} | {entry.severity} | {entry.title} |" for entry in rows]
     return "\n".join(["| finding | severity | what was found |", "|---|---|---|", *lines])
 
 
 if __name__ == "__main__":
-    put(Path(sys.argv[1]), "findings", draw_findings())
+    replace_section(Path(sys.argv[1]), "findings", draw_findings())

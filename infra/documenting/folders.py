@@ -19,23 +19,25 @@ _WIDTH = 26
 
 def draw_house() -> str:
     """Return the listing: each room and its rooms, with the first sentence of its docstring."""
-    return "\n".join(["```", *_lines(Path(own_package()), ROOMS, 0), "```"])
+    return "\n".join(["```", *_list_rooms(Path(own_package()), ROOMS, 0), "```"])
 
 
-def _lines(folder: Path, names: tuple[str, ...], depth: int) -> Iterator[str]:
+def _list_rooms(folder: Path, names: tuple[str, ...], depth: int) -> Iterator[str]:
     for name in names:
         room = folder / name
-        yield f"{'  ' * depth + name + '/':{_WIDTH}}{_says(room)}"
-        below = sorted(path.parent.name for path in room.glob("*/__init__.py"))
-        yield from _lines(room, tuple(below), depth + 1)
+        yield f"{'  ' * depth + name + '/':{_WIDTH}}{_first_sentence(room)}"
+        subfolders = sorted(path.parent.name for path in room.glob("*/__init__.py"))
+        yield from _list_rooms(room, tuple(subfolders), depth + 1)
 
 
-def _says(room: Path) -> str:
-    told = ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))) or ""
-    return " ".join(told.split("\n\n")[0].split())
+def _first_sentence(room: Path) -> str:
+    docstring = (
+        ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))) or ""
+    )
+    return " ".join(docstring.split("\n\n")[0].split())
 
 
-def put(page: Path, name: str, text: str) -> None:
+def replace_section(page: Path, name: str, text: str) -> None:
     """Write `text` between the page's two marks of that name."""
     begin, end = (f"<!-- {name}: {which} -->" for which in ("begin", "end"))
     before, _, rest = page.read_text(encoding="utf-8").partition(begin)
@@ -44,4 +46,4 @@ def put(page: Path, name: str, text: str) -> None:
 
 
 if __name__ == "__main__":
-    put(Path(sys.argv[1]), "house", f"{_DRAWING}\n{draw_house()}")
+    replace_section(Path(sys.argv[1]), "house", f"{_DRAWING}\n{draw_house()}")

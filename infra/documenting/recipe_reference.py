@@ -42,12 +42,12 @@ def write_reference() -> str:
     names = ", ".join(f"`{field.name}`" for field in dataclasses.fields(Lineage))
     parts = [
         _HEAD,
-        _section("Keys", Recipe), _targets(),
-        _section("Entries of `[[passes]]`", PassChoice), _passes(),
-        _options(),
-        _section("`[tolerance.NAME]`", Tolerance), _tolerances(),
+        _section("Keys", Recipe), _targets_section(),
+        _section("Entries of `[[passes]]`", PassChoice), _passes_section(),
+        _options_section(),
+        _section("`[tolerance.NAME]`", Tolerance), _tolerances_section(),
         _section("`[verify]`", VerifyPlan),
-        _section("`[search]`", Search), _knobs(),
+        _section("`[search]`", Search), _knobs_section(),
         _section("`[promotion]`", Promotion),
         _section("`[metric]`", MetricRule),
         f"## `required_lineage`\n\nOf: {names}.",
@@ -60,17 +60,17 @@ def field_meanings(record: type) -> dict[str, str]:
 
     Python drops these strings when it compiles a class, so that they are read from its source.
     """
-    (found,) = ast.parse(textwrap.dedent(inspect.getsource(record))).body
-    assert isinstance(found, ast.ClassDef)
+    (class_node,) = ast.parse(textwrap.dedent(inspect.getsource(record))).body
+    assert isinstance(class_node, ast.ClassDef)
     meanings: dict[str, str] = {}
-    for field, below in zip(found.body, found.body[1:], strict=False):
+    for field, following in zip(class_node.body, class_node.body[1:], strict=False):
         if (
             isinstance(field, ast.AnnAssign)
             and isinstance(field.target, ast.Name)
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
+            and isinstance(following, ast.Expr)
+            and isinstance(following.value, ast.Constant)
         ):
-            meanings[field.target.id] = " ".join(str(below.value.value).split())
+            meanings[field.target.id] = " ".join(str(following.value.value).split())
     if missing := [f.name for f in dataclasses.fields(record) if f.name not in meanings]:
         raise ValueError(
             f"expected a sentence below each field of {record.__name__}, got none for "
@@ -87,7 +87,7 @@ def _section(title: str, record: type) -> str:
         for field in dataclasses.fields(record)
     ]
     table = _table(("key", "type", "default", "what it says"), rows)
-    return f"## {title}\n\n{_prose(record)}\n\n{table}"
+    return f"## {title}\n\n{_docstring(record)}\n\n{table}"
 
 
 def _type_name(hint: Any) -> str:  # noqa: ANN401 - whatever an annotation may be
@@ -123,8 +123,8 @@ def _default(field: dataclasses.Field[Any]) -> str:
     return f"`{json.dumps(value)}`"
 
 
-def _targets() -> str:
-    rows = [(f"`{slug}`", _told_target(target)) for slug, target in TARGETS.items()]
+def _targets_section() -> str:
+    rows = [(f"`{slug}`", _describe_target(target)) for slug, target in TARGETS.items()]
     return (
         "## Targets\n\n`cpu` is the best of `cpu-avx512` and `cpu-avx2` that the building machine "
         "has.\n\n" + _table(("target", "what it needs"), rows) + "\n\n"
@@ -134,7 +134,7 @@ def _targets() -> str:
     )
 
 
-def _told_target(target: Target) -> str:
+def _describe_target(target: Target) -> str:
     flags = ", ".join(sorted(target.cpu_flags))
     if isinstance(target, CpuTarget):
         return f"x86-64 with {flags}"
@@ -147,25 +147,28 @@ def _told_target(target: Target) -> str:
     )
 
 
-def _passes() -> str:
+def _passes_section() -> str:
     # Passes are torch's business, and this is a program of its own.
     from handoff.tasks.optimize.passes import PASSES
 
-    default = [chosen.name for chosen in DEFAULT_PASSES]
+    default = [choice.name for choice in DEFAULT_PASSES]
     parts = ["## Passes\n\nIn the order that suits most models; `fx` passes work on the delivered "
              "graph, `aten` passes on the exported program."]  # fmt: skip
-    for name, chosen in PASSES.items():
-        told = [f"`{chosen.level}`", "by default" if name in default else "only where it is named"]
-        if chosen.rounds:
-            told.append("rounds, and needs a tolerance with room, or an agreed metric")
-        parts.append(f"### {name}\n\n*{', '.join(told)}*\n\n{_prose(chosen)}")
-        if chosen.parameters:
-            rows = [(f"`{key}`", meaning) for key, meaning in chosen.parameters.items()]
+    for name, pass_class in PASSES.items():
+        notes = [
+            f"`{pass_class.level}`",
+            "by default" if name in default else "only where it is named",
+        ]
+        if pass_class.rounds:
+            notes.append("rounds, and needs a tolerance with room, or an agreed metric")
+        parts.append(f"### {name}\n\n*{', '.join(notes)}*\n\n{_docstring(pass_class)}")
+        if pass_class.parameters:
+            rows = [(f"`{key}`", meaning) for key, meaning in pass_class.parameters.items()]
             parts.append(_table(("parameter", "what it is"), rows))
     return "\n\n".join(parts)
 
 
-def _options() -> str:
+def _options_section() -> str:
     rows = [(f"`{name}`", _type_name(kind)) for name, kind in OPTIONS.items()]
     return (
         "## `[options]`\n\nAOTInductor's, under the names of `torch._inductor.config`; without a "
@@ -174,7 +177,7 @@ def _options() -> str:
     )
 
 
-def _tolerances() -> str:
+def _tolerances_section() -> str:
     rows = [
         (where, f"`{dtype}`", *(f"{value:g}" for value in dataclasses.astuple(tolerance)))
         for where, defaults in (("CPU", DEFAULT_TOLERANCES), ("CUDA", CUDA_TOLERANCES))
@@ -185,12 +188,12 @@ def _tolerances() -> str:
     return "### Tolerances by default\n\n" + _table(columns, rows)
 
 
-def _knobs() -> str:
-    rows = [(f"`{word}`", _told_variation(variation)) for word, variation in KNOBS.items()]
+def _knobs_section() -> str:
+    rows = [(f"`{word}`", _describe_variation(variation)) for word, variation in KNOBS.items()]
     return "### Words of a candidate\n\n" + _table(("word", "what it adds"), rows)
 
 
-def _told_variation(variation: Variation) -> str:
+def _describe_variation(variation: Variation) -> str:
     options = [f"`{name} = {json.dumps(value)}`" for name, value in variation.options.items()]
     passes = [
         f"the pass [{chosen.name}](#{chosen.name})"
@@ -201,7 +204,7 @@ def _told_variation(variation: Variation) -> str:
     return ", ".join(options + passes)
 
 
-def _prose(described: type) -> str:
+def _docstring(described: type) -> str:
     """Return a class's docstring: its paragraphs, with lists left as they are."""
     return inspect.cleandoc(described.__doc__ or "")
 

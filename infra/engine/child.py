@@ -31,11 +31,11 @@ from handoff.infra.engine.budget import (
     killed_by_others,
     out_of_time,
     time_factor,
-    too_many,
+    too_many_processes_error,
 )
-from handoff.infra.engine.forking import FORK_SERVERS, Alone, ForkRequest, Running
-from handoff.infra.engine.process_groups import CROWDS, MOST_THREADS
-from handoff.infra.engine.sandbox import from_settings
+from handoff.infra.engine.forking import FORK_SERVERS, ForkRequest, ProcessHandle, ProgramProcess
+from handoff.infra.engine.process_groups import MAX_THREADS, PROCESS_GROUPS
+from handoff.infra.engine.sandbox import settings_arguments
 from handoff.infra.settings import has_gpu
 from handoff.tasks.steps import step_of
 
@@ -82,7 +82,7 @@ class Timed(Generic[R]):
 
 def begin_servers() -> None:
     """Let what step processes are forked from import, beside what is done before there is any."""
-    FORK_SERVERS.begin(_options_of_python({}))
+    FORK_SERVERS.begin(_python_options({}))
 
 
 class StepProcess:
@@ -112,8 +112,8 @@ class StepProcess:
 
         The step is ended after `limit_s` seconds, or after those of its row.
         """
-        most_s = step_of(job).limit_s if limit_s is None else limit_s
-        return self._queue.submit(self._run, job, most_s)
+        limit_s = step_of(job).limit_s if limit_s is None else limit_s
+        return self._queue.submit(self._run, job, limit_s)
 
     def run(self, job: Job[R], *, limit_s: float | None = None) -> R:
         """Return the result of `job`; raise what the step raised, or `StepCrashed`."""
@@ -138,59 +138,62 @@ class StepProcess:
             if not self._closed:
                 self._kill()
 
-    def _start(self) -> tuple[Running, IO[bytes]]:
+    def _start(self) -> tuple[ProcessHandle, IO[bytes]]:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         plan = self.plan
         modules = (*plan.preload, *(f"extension:{name}" for name in plan.extensions))
-        has_own = bool(plan.extensions) or plan.sees == "whole"
-        places = import_paths.places_to_tell() if has_own else ()
-        launcher, look = self._launched(places), _each("--look", places)
+        has_user_code = bool(plan.extensions) or plan.sees == "whole"
+        search_path = import_paths.places_to_tell() if has_user_code else ()
+        launcher, look_options = (
+            self._launcher_arguments(search_path),
+            _repeat_option("--look", search_path),
+        )
         layer = None
         if plan.sees == "bare":
             layer = FORK_SERVERS.layer_for(plan.preload, plan.environment)
         if layer is not None:
-            # A fork server knows none of them, which a launcher of its own reads.
-            launcher += from_settings(launcher)
-        options = _options_of_python(plan.environment)
+            # A fork server has none of these settings, which a launcher of its own reads.
+            launcher += settings_arguments(launcher)
+        options = _python_options(plan.environment)
         reading, writing = os.pipe()
-        process: Running
+        process: ProcessHandle
         with self.log.open("ab") as output:
             if layer is None:
-                process = _alone(
-                    launcher, [*look, *_each("--later", plan.later), *modules], output, writing,
-                    options,
+                process = _start_program(
+                    launcher, [*look_options, *_repeat_option("--later", plan.later), *modules],
+                    output, writing, options,
                 )  # fmt: skip
             else:
-                request = ForkRequest(plan.name, tuple(launcher), (*look, *modules))
+                request = ForkRequest(plan.name, tuple(launcher), (*look_options, *modules))
                 process = FORK_SERVERS.fork(layer, request, output.fileno(), writing, options)
         os.close(writing)
         self._watch(process.pid)
         return process, os.fdopen(reading, "rb", buffering=0)
 
-    def _launched(self, places: Sequence[str]) -> list[str]:
-        """Return what the launcher is told; an extension is looked for in the `places`."""
+    def _launcher_arguments(self, search_path: Sequence[str]) -> list[str]:
+        """Return the arguments of the launcher; an extension is looked for in the `search_path`."""
         plan = self.plan
         environment = dict(plan.environment)
         # The training side's own code reads its files from where it was started.
-        told = [] if plan.sees == "whole" else ["--in", str(self.log.parent)]
+        arguments = [] if plan.sees == "whole" else ["--in", str(self.log.parent)]
         if plan.sees == "bare":
             scratch = Path(environment.setdefault("TMPDIR", str(self.log.parent / "scratch")))
             # Libraries keep caches and settings there; the user's own is out of sight.
             environment.setdefault("HOME", str(scratch))
-            code = import_paths.files_of(plan.extensions, places)
-            told += [
+            code = import_paths.extension_files(plan.extensions, search_path)
+            arguments += [
                 "--confined",
                 *(["--gpu"] if has_gpu() else []),
-                *_each("--read", [*plan.reads, *code]),
-                *_each("--run", plan.runs),
+                *_repeat_option("--read", [*plan.reads, *code]),
+                *_repeat_option("--run", plan.runs),
             ]
-            told += [
-                *_each("--write", plan.writes), *_each("--link", [scratch]),
-                *_each("--list", places),
+            arguments += [
+                *_repeat_option("--write", plan.writes), *_repeat_option("--link", [scratch]),
+                *_repeat_option("--list", search_path),
             ]  # fmt: skip
         else:
-            told.append(f"--{plan.sees}")
-        return [*told, *_each("--set", [f"{k}={v}" for k, v in environment.items()])]
+            arguments.append(f"--{plan.sees}")
+        return [*arguments, *_repeat_option("--set", [f"{k}={v}" for k, v in environment.items()])]
 
     def _run(self, job: Job[R], limit_s: float) -> Timed[R]:
         with self._lifecycle:
@@ -198,13 +201,17 @@ class StepProcess:
             if self._process.poll() is not None and not self._closed:
                 self._answers.close()
                 self._process, self._answers = self._start()
-        began, limit_s, self._out_of_time_s = self.log.stat().st_size, limit_s * time_factor(), None
+        log_start, limit_s, self._out_of_time_s = (
+            self.log.stat().st_size,
+            limit_s * time_factor(),
+            None,
+        )
         request = self._write_job(job)
         if self._group is None:
             self._watch(self._process.begin(limit_s))
             if self._group is None and self._process.poll() is None:
                 self._out_of_time_s = limit_s
-                raise self._ended(job, began)
+                raise self._end_failed_job(job, log_start)
         try:
             self._process.stdin.write(request.encode() + b"\n")
             self._process.stdin.flush()
@@ -212,25 +219,25 @@ class StepProcess:
         except BrokenPipeError:
             record = None
         if record is None:
-            raise self._ended(job, began)
+            raise self._end_failed_job(job, log_start)
         if "error" in record:
             raise error_from_record(record["error"])
         return Timed(from_plain(step_of(job).result, record["result"]), record["seconds"])
 
-    def _ended(self, job: Job[Any], log_began: int) -> HandoffError:
-        """End the process; return what is told of a job that has no result."""
+    def _end_failed_job(self, job: Job[Any], log_start: int) -> HandoffError:
+        """End the process; return the error of its job, which has no result."""
         was_killed = False
         if self._out_of_time_s is None and not self._closed:
             was_killed = self._process.wait(_POLL_S) == -signal.SIGKILL
-        crowded = self._leave_crowds()
+        was_too_large = self._unwatch()
         self._kill()
-        if crowded:
-            return too_many(step_of(job).name, MOST_THREADS)
+        if was_too_large:
+            return too_many_processes_error(step_of(job).name, MAX_THREADS)
         if self._out_of_time_s is not None:
             return out_of_time(step_of(job).name, self._out_of_time_s)
         if was_killed and not self._closed:
             return killed_by_others(step_of(job).name, self.log)
-        return self._crash(job, log_began)
+        return self._crash_error(job, log_start)
 
     def _write_job(self, job: Job[Any]) -> str:
         """Write the job beside the log, so that one line repeats it, and return the request.
@@ -257,100 +264,102 @@ class StepProcess:
         deadline = time.monotonic() + limit_s
         while lines := self._read_lines(deadline, limit_s):
             for line in lines.splitlines():
-                told: dict[str, Any] = json.loads(line)
-                if "seconds" in told:
-                    return told
-                extra = {"step": step, "phase": "under way", **told}
-                LOGGER.info("%s: %d of %d bytes", step, told["done"], told["total"], extra=extra)
+                message: dict[str, Any] = json.loads(line)
+                if "seconds" in message:
+                    return message
+                extra = {"step": step, "phase": "under way", **message}
+                LOGGER.info(
+                    "%s: %d of %d bytes", step, message["done"], message["total"], extra=extra
+                )
         return None
 
     def _read_lines(self, deadline: float, limit_s: float) -> bytes:
         """Return lines from the child; nothing when it ended or ran out of time."""
         answer = b""
         while not answer.endswith(b"\n"):
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
                 self._out_of_time_s = limit_s
                 with self.log.open("a", encoding="utf-8") as output:
                     output.write(f"\nstopped: no result within {limit_s:.0f} s\n")
                 return b""
             # Asked before the wait, so that what an ended child still wrote is read. What it has
             # forked may hold the pipe open after it.
-            ended = self._process.poll() is not None
-            if select.select([self._answers], [], [], min(left, _POLL_S))[0]:
-                piece = self._answers.read(65536)
-                if not piece:
+            has_ended = self._process.poll() is not None
+            if select.select([self._answers], [], [], min(remaining_s, _POLL_S))[0]:
+                chunk = self._answers.read(65536)
+                if not chunk:
                     return b""
-                answer += piece
-            elif ended:
+                answer += chunk
+            elif has_ended:
                 return b""
         return answer
 
     def _kill(self) -> None:
-        self._leave_crowds()
+        self._unwatch()
         self._process.close()
 
     def _watch(self, group: int | None) -> None:
         """Watch the process's group; None for one that is yet to be forked."""
         self._group = group
         if group is not None:
-            CROWDS.watch(group)
+            PROCESS_GROUPS.watch(group)
 
-    def _leave_crowds(self) -> bool:
-        return self._group is not None and CROWDS.leave(self._group)
+    def _unwatch(self) -> bool:
+        return self._group is not None and PROCESS_GROUPS.unwatch(self._group)
 
-    def _crash(self, job: Job[Any], log_began: int) -> HandoffError:
+    def _crash_error(self, job: Job[Any], log_start: int) -> HandoffError:
         code = self._process.wait()
         assert code is not None
         with self.log.open("rb") as stream:
-            stream.seek(log_began)
+            stream.seek(log_start)
             output = stream.read().decode(errors="replace").strip()
         if is_for_want_of_room(output, self.log.parent):
             return disk_full(f"the step {step_of(job).name}", self.log.parent)
-        how = f"signal {_signal_name(-code)}" if code < 0 else f"exit status {code}"
+        ending = f"signal {_signal_name(-code)}" if code < 0 else f"exit status {code}"
         lines = output[-_LOG_TAIL_CHARACTERS:] or "nothing printed"
         return StepCrashed(
             f"the step {step_of(job).name} ended without a result",
             expected="a result or a refusal",
-            got=f"{how}; its last output: {lines}",
+            got=f"{ending}; its last output: {lines}",
             remedy=f"Read {self.log}, which also holds the command that repeats the step",
         )
 
 
-def _alone(
+def _start_program(
     launcher: Sequence[str],
     worker: Sequence[str],
     output: IO[bytes],
     answers: int,
     options: Sequence[str],
-) -> Running:
+) -> ProcessHandle:
     """Start the process as a program of its own, which the launcher becomes."""
-    launched = isolated("handoff.infra.engine.sandbox", *launcher)
-    works = isolated(
+    launcher_command = isolated("handoff.infra.engine.sandbox", *launcher)
+    worker_command = isolated(
         "handoff.infra.engine.worker", "--answers", str(answers), *worker, options=options
     )
     process = subprocess.Popen(
-        [*launched, "--", *works],
+        [*launcher_command, "--", *worker_command],
         stdin=subprocess.PIPE,
         stdout=output,
         stderr=subprocess.STDOUT,
         pass_fds=(answers,),
         start_new_session=True,
     )
-    return Alone(process)
+    return ProgramProcess(process)
 
 
-def _options_of_python(environment: Mapping[str, str]) -> list[str]:
+def _python_options(environment: Mapping[str, str]) -> list[str]:
     """Return as options what an isolated Python doesn't take from its environment."""
     warnings = environment.get("PYTHONWARNINGS", "")
     options = [part for one in warnings.split(",") if one for part in ("-W", one)]
     return [*options, *(["-X", "faulthandler"] if os.environ.get("PYTHONFAULTHANDLER") else [])]
 
 
-def _each(option: str, values: Iterable[str | Path]) -> list[str]:
-    """Return the option with each of the values; it is told in another folder than this one."""
-    told = (str(value.absolute()) if isinstance(value, Path) else value for value in values)
-    return [part for value in told for part in (option, value)]
+def _repeat_option(option: str, values: Iterable[str | Path]) -> list[str]:
+    """Return the option with each of the values; it is read in another folder than this one."""
+    texts = (str(value.absolute()) if isinstance(value, Path) else value for value in values)
+    return [part for value in texts for part in (option, value)]
 
 
 def _signal_name(number: int) -> str:

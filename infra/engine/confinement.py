@@ -1,10 +1,10 @@
 """What a process that holds a stranger's graph, a compiler or compiled code may still do.
 
-It reads the system's and Python's own files and what it is told to, writes into the folders that it
-is told to, and nothing else: no key, no other build, delivery or store, no home folder. It opens no
-socket and has a network of its own, without a way out; it signals no process but its own, reads no
-other's memory, and can't leave its group, by which it is ended together with all that it started.
-It has none of root's rights but to open its own files, whoever owns them.
+It reads the system's and Python's own files and those that it is given, writes into the folders
+that it is given, and nothing else: no key, no other build, delivery or store, no home folder. It
+opens no socket and has a network of its own, without a way out; it signals no process but its own,
+reads no other's memory, and can't leave its group, by which it is ended together with all that it
+started. It has none of root's rights but to open its own files, whoever owns them.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ _SETTINGS = (
 # The kernel itself keeps what other processes hold in memory from one that is confined.
 _KERNEL = ("/proc", "/sys/devices/system", "/sys/fs/cgroup", "/sys/kernel/mm")
 _DEVICES = ("null", "zero", "full", "random", "urandom")
-_OF_GPUS = ("/sys", "/run/nvidia-persistenced", "/etc/nvidia", "/opt/nvidia")
+_GPU_PATHS = ("/sys", "/run/nvidia-persistenced", "/etc/nvidia", "/opt/nvidia")
 _PR_CAPBSET_DROP, _LAST_CAPABILITY = 24, 63
 # CAP_DAC_OVERRIDE: in a container, root opens files of others.
-_KEPT = frozenset({1})
-_CAPABILITY_VERSION, _BITS = 0x20080522, 32
-_NEW_NETWORK, _NEW_USERS = 0x40000000, 0x10000000
+_KEPT_CAPABILITIES = frozenset({1})
+_CAPABILITY_VERSION, _WORD_BITS = 0x20080522, 32
+_CLONE_NEWNET, _CLONE_NEWUSER = 0x40000000, 0x10000000
 # Beyond it a file is no model's: a fifth of the largest disks that these are built on.
-_FILE_BYTES = 1 << 40
+_MAX_FILE_BYTES = 1 << 40
 
 
 @dataclass(frozen=True)
-class Reach:
+class FileAccess:
     """What a process may do beside the system: read files, run them, list folders, write to them.
 
     Of folders that it lists it knows the names that lie there, and nothing more. In those of
@@ -65,26 +65,26 @@ class Reach:
     @property
     def rules(self) -> list[tuple[Path, int]]:
         """Each path and what may be done there."""
-        told = (
+        grants = (
             (self.reads, READ), (self.runs, RUN), (self.lists, LIST), (self.writes, WRITE),
             (self.links, LINK),
         )  # fmt: skip
-        return [(path, rights) for paths, rights in told for path in paths]
+        return [(path, rights) for paths, rights in grants for path in paths]
 
 
-def confine_to(reach: Reach, *, gpu: bool = False) -> None:
-    """Confine what this process execs to the system and its reach, with a `gpu` if it drives one.
+def confine_to(access: FileAccess, *, gpu: bool = False) -> None:
+    """Confine what this process execs to the system and its access, with a `gpu` if it drives one.
 
     Folders to write to are made. What the kernel or the container doesn't permit is left out, which
-    `still_possible` tells. The process must have set `no_new_privs`.
+    `still_possible` reports. The process must have set `no_new_privs`.
     """
-    for folder in (*reach.writes, *reach.links):
+    for folder in (*access.writes, *access.links):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     _limit_file_size()
-    _leave_network()
-    rules = [*_system(), *_python(), *_tools(), *reach.rules]
+    _enter_network_namespace()
+    rules = [*_system_rules(), *_python_rules(), *_tool_rules(), *access.rules]
     if gpu:
-        rules += _gpus()
+        rules += _gpu_rules()
     confine(rules)
     _drop_capabilities()
     filter_calls(sockets=gpu)
@@ -114,57 +114,57 @@ os.write(1, json.dumps({
 def still_possible() -> tuple[str, ...]:
     """Return what a confined process can do here all the same, as one has just tried."""
     with tempfile.TemporaryDirectory(prefix="handoff-confined-") as folder:
-        secret, beside = Path(folder, "secret"), Path(folder, "beside")
+        secret, outside = Path(folder, "secret"), Path(folder, "beside")
         secret.touch(mode=0o600)
         command = isolated(
             "handoff.infra.engine.sandbox", "--confined", *(["--gpu"] if has_gpu() else []), "--",
-            sys.executable, "-I", "-c", _ATTEMPTS, str(secret), str(beside),
+            sys.executable, "-I", "-c", _ATTEMPTS, str(secret), str(outside),
         )  # fmt: skip
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    if ended.returncode:
-        return (f"nothing: it doesn't start ({ended.stderr.strip()[-200:]})",)
-    return tuple(name for name, possible in json.loads(ended.stdout).items() if possible)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if result.returncode:
+        return (f"nothing: it doesn't start ({result.stderr.strip()[-200:]})",)
+    return tuple(name for name, possible in json.loads(result.stdout).items() if possible)
 
 
-def _system() -> list[tuple[Path, int]]:
+def _system_rules() -> list[tuple[Path, int]]:
     rules = [(Path(path), RUN) for path in _PROGRAMS]
     rules += [(Path(path), READ) for path in (*_SETTINGS, *_KERNEL)]
     return [*rules, *((Path("/dev", name), USE) for name in _DEVICES)]
 
 
-def _python() -> list[tuple[Path, int]]:
+def _python_rules() -> list[tuple[Path, int]]:
     """Return where this Python and what it imports lie: of our own folder, our packages alone."""
     root = Path(own_root())
-    places = {Path(sys.prefix), Path(sys.base_prefix), *imported_from()}
-    places |= {Path(place) for place in sys.path if place and Path(place) != root}
+    folders = {Path(sys.prefix), Path(sys.base_prefix), *imported_from()}
+    folders |= {Path(folder) for folder in sys.path if folder and Path(folder) != root}
     # Where the interpreter is a link, the folder that it leads to holds its library.
-    places.add(Path(os.path.realpath(sys.executable)).parent.parent)
-    rules = [(place, RUN) for place in places]
+    folders.add(Path(os.path.realpath(sys.executable)).parent.parent)
+    rules = [(folder, RUN) for folder in folders]
     # To find them, Python lists the folder.
     return [*rules, (root, LIST)]
 
 
-def _tools() -> list[tuple[Path, int]]:
-    """Return where the compilers lie that are used, and what they and the loader are told of."""
+def _tool_rules() -> list[tuple[Path, int]]:
+    """Return where the compilers lie that are used, and where they and the loader search."""
     rules = []
     for name in ("CC", "CXX"):
-        found = shutil.which(os.environ.get(name, "") or {"CC": "gcc", "CXX": "g++"}[name])
-        if found:
+        program = shutil.which(os.environ.get(name, "") or {"CC": "gcc", "CXX": "g++"}[name])
+        if program:
             # A toolchain's libraries lie beside its programs.
-            rules.append((Path(os.path.realpath(found)).parent.parent, RUN))
+            rules.append((Path(os.path.realpath(program)).parent.parent, RUN))
     for name in ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME"):
-        named = [Path(place) for place in os.environ.get(name, "").split(os.pathsep) if place]
-        rules += [(place, RUN) for place in named]
+        folders = [Path(folder) for folder in os.environ.get(name, "").split(os.pathsep) if folder]
+        rules += [(folder, RUN) for folder in folders]
     home = Path(os.path.realpath(Path.home()))
-    return [(path, rights) for path, rights in rules if not _holds(path, home)]
+    return [(path, rights) for path, rights in rules if not _contains_home(path, home)]
 
 
-def _holds(path: Path, home: Path) -> bool:
-    """Tell whether the folder is or holds the user's home, which nothing may open."""
+def _contains_home(path: Path, home: Path) -> bool:
+    """Return whether the folder is or holds the user's home, which nothing may open."""
     return Path(os.path.realpath(path)) in (home, *home.parents)
 
 
-def _gpus() -> Iterator[tuple[Path, int]]:
+def _gpu_rules() -> Iterator[tuple[Path, int]]:
     """Return what a GPU's driver opens, and where it writes the names of its threads.
 
     That is what `/proc` says of this very process, which what is execed here goes on being; what
@@ -176,30 +176,30 @@ def _gpus() -> Iterator[tuple[Path, int]]:
     yield Path("/proc/self/task"), USE
     for path in (*Path("/dev").glob("nvidia*"), Path("/dev/dri"), Path("/dev/shm")):  # noqa: S108
         yield path, USE | WRITE
-    for name in _OF_GPUS:
+    for name in _GPU_PATHS:
         yield Path(name), RUN
 
 
 def _limit_file_size() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    most = _FILE_BYTES if hard == resource.RLIM_INFINITY else min(hard, _FILE_BYTES)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    limit = _MAX_FILE_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILE_BYTES)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
 
-def _leave_network() -> None:
+def _enter_network_namespace() -> None:
     """Go into a network of one's own, without a way out, where that is permitted."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(_NEW_NETWORK) == 0:
+    if libc.unshare(_CLONE_NEWNET) == 0:
         return
     # Root would lose the files of others with it.
-    if os.geteuid() != 0 and _would_do(_leave_users):
-        _leave_users()
+    if os.geteuid() != 0 and _succeeds_in_child(_enter_user_namespace):
+        _enter_user_namespace()
 
 
-def _leave_users() -> bool:
+def _enter_user_namespace() -> bool:
     """Go into a network with users of one's own, who are this one: that needs no rights at all."""
     user, group = os.geteuid(), os.getegid()
-    if ctypes.CDLL(None, use_errno=True).unshare(_NEW_USERS | _NEW_NETWORK) != 0:
+    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
         return False
     for name, text in (
         ("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1"),
@@ -208,8 +208,8 @@ def _leave_users() -> bool:
     return True
 
 
-def _would_do(act: Callable[[], bool]) -> bool:
-    """Tell whether `act` succeeds, as seen in a process that ends with it: it can't be undone."""
+def _succeeds_in_child(act: Callable[[], bool]) -> bool:
+    """Return whether `act` succeeds, as seen in a process that ends with it: it can't be undone."""
     child = os.fork()
     if child == 0:
         done = False
@@ -223,21 +223,21 @@ def _drop_capabilities() -> None:
     """Drop root's privileges but those that are kept, now and for what is execed."""
     libc = ctypes.CDLL(None, use_errno=True)
     for capability in range(_LAST_CAPABILITY + 1):
-        if capability not in _KEPT:
+        if capability not in _KEPT_CAPABILITIES:
             # Refused to all but root, who alone has them, and for those that there aren't.
             libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
     # What is execed as another user than root has none, not even among users of its own.
-    kept = _KEPT if os.geteuid() == 0 else frozenset()
+    kept = _KEPT_CAPABILITIES if os.geteuid() == 0 else frozenset()
     lower, upper = (
-        sum(1 << (number - first) for number in kept if 0 <= number - first < _BITS)
-        for first in (0, _BITS)
+        sum(1 << (number - first) for number in kept if 0 <= number - first < _WORD_BITS)
+        for first in (0, _WORD_BITS)
     )
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     # What is effective, permitted and inheritable of the lower ones, then of the upper ones.
     sets = (ctypes.c_uint32 * 6)()
     if libc.capget(header, sets) != 0:
         raise OSError(ctypes.get_errno(), "the capabilities can't be read")
-    for place, most in enumerate((lower, lower, 0, upper, upper, 0)):
-        sets[place] &= most
+    for index, mask in enumerate((lower, lower, 0, upper, upper, 0)):
+        sets[index] &= mask
     if libc.capset(header, sets) != 0:
         raise OSError(ctypes.get_errno(), "the capabilities can't be dropped")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from handoff.artifacts.isolated import for_children
-from handoff.infra.engine.import_paths import step_aside
+from handoff.infra.engine.import_paths import leave_working_folder
 from handoff.infra.settings import Settings, absolute_tracking_uri, signing_key_scheme
 
 # What a service of the served stack keeps of the supervisor's environment.
@@ -28,7 +28,7 @@ QUIET = {
 
 # A Prefect server whose database is away for seconds answers 500, which its client takes for final
 # (3.8): repeated like 503, up to five times within a minute, it doesn't end a flow.
-_BEARING = {"PREFECT_CLIENT_RETRY_EXTRA_CODES": "500"}
+_RETRY_SETTINGS = {"PREFECT_CLIENT_RETRY_EXTRA_CODES": "500"}
 
 # What a child needs to find its compiler, its libraries and its threads. Nothing else goes in:
 # a delivery's weights and a compiler's output have no business with credentials.
@@ -52,7 +52,7 @@ _PATHS = frozenset(
         "GOOGLE_APPLICATION_CREDENTIALS", "XDG_CONFIG_HOME", "CUDA_HOME", "VIRTUAL_ENV",
     }
 )  # fmt: skip
-_SEVERAL = "HANDOFF_TRUSTED_KEYS"
+_PATH_LIST = "HANDOFF_TRUSTED_KEYS"
 _NETWORK_PREFIXES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_")
 _NETWORK_NAMES = frozenset({"http_proxy", "https_proxy", "no_proxy", "REQUESTS_CA_BUNDLE"})
 _STORE_PREFIXES = ("AWS_", "MLFLOW_", "DATABRICKS_", "BOTO_", *_NETWORK_PREFIXES)
@@ -61,9 +61,9 @@ _STORE_PREFIXES = ("AWS_", "MLFLOW_", "DATABRICKS_", "BOTO_", *_NETWORK_PREFIXES
 _SOURCE_PREFIXES = ("AWS_", "BOTO_", "GIT_", "SSH_", "UV_", *_NETWORK_PREFIXES)
 _SOURCE_NAMES = frozenset({"XDG_CONFIG_HOME"})
 _SIGNING_PREFIX = "HANDOFF_SIGNING_"
-# What Prefect was told in this process, which its user had not set.
-_for_this_process: set[str] = set()
-# For what tells people alone (`infra.notifications`): it can write to a team's repositories.
+# Variables that were set for Prefect in this process, and not by its user.
+_set_for_this_process: set[str] = set()
+# For what notifies people alone (`infra.notifications`): it can write to a team's repositories.
 FORGE_TOKEN = "HANDOFF_FORGE_TOKEN"  # noqa: S105 - a variable's name
 # What each key service's own client reads, by the scheme of the key's URI.
 _KEY_SERVICES = {
@@ -111,13 +111,13 @@ def prepare_prefect(settings: Settings, *, retries: int | None = None) -> None:
     person's own Prefect profile is left alone. `retries` is how often a request is sent again, with
     waits that double, where a person or a sender waits for it.
     """
-    step_aside(settings.home)
+    leave_working_folder(settings.home)
     defaults = (
         QUIET
-        | _BEARING
+        | _RETRY_SETTINGS
         | {
             "PREFECT_LOGGING_LEVEL": "WARNING",
-            # The flow runs in this process, whose console is the command line's: refusals are told
+            # The flow runs in this process, whose console is the command line's: refusals are shown
             # there once, in a sentence. The server's record of the run keeps the trace.
             "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
             "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
@@ -129,7 +129,7 @@ def prepare_prefect(settings: Settings, *, retries: int | None = None) -> None:
         defaults["PREFECT_CLIENT_MAX_RETRIES"] = str(retries)
     for name in defaults.keys() - os.environ.keys():
         os.environ[name] = defaults[name]
-        _for_this_process.add(name)
+        _set_for_this_process.add(name)
 
 
 def supervisor_environment(home: Path) -> dict[str, str]:
@@ -141,28 +141,30 @@ def supervisor_environment(home: Path) -> dict[str, str]:
 def with_absolute_paths(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what of an environment's paths has to be set to mean the same in another folder."""
     changed = {
-        name: _absolute(value) for name, value in environment.items() if name in _PATHS and value
+        name: _absolute_path(value)
+        for name, value in environment.items()
+        if name in _PATHS and value
     }
-    if places := environment.get(_SEVERAL, "").split(os.pathsep):
-        changed[_SEVERAL] = os.pathsep.join(_absolute(place) for place in places if place)
+    if paths := environment.get(_PATH_LIST, "").split(os.pathsep):
+        changed[_PATH_LIST] = os.pathsep.join(_absolute_path(path) for path in paths if path)
     if tracking := environment.get("MLFLOW_TRACKING_URI", ""):
         changed["MLFLOW_TRACKING_URI"] = absolute_tracking_uri(tracking)
     return {n: value for n, value in changed.items() if value != environment.get(n, "")}
 
 
-def _absolute(place: str) -> str:
+def _absolute_path(path: str) -> str:
     # A URI, such as that of a store or of a key, means the same everywhere.
-    if place.startswith("~") or ":" in place:
-        return place
-    return str(Path(place).absolute())
+    if path.startswith("~") or ":" in path:
+        return path
+    return str(Path(path).absolute())
 
 
 def absolute_python_path() -> dict[str, str]:
     """Return `PYTHONPATH` as it reads in another folder; nothing where there is none."""
-    places = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
-    if not places:
+    folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    if not folders:
         return {}
-    return {"PYTHONPATH": os.pathsep.join(str(Path(place).absolute()) for place in places)}
+    return {"PYTHONPATH": os.pathsep.join(str(Path(folder).absolute()) for folder in folders)}
 
 
 def service_environment(keeps: Keeps) -> dict[str, str]:
@@ -176,7 +178,7 @@ def service_environment(keeps: Keeps) -> dict[str, str]:
     is_whole = keeps in ("all", "token")
     environment = child_environment(stores=keeps == "stores", whole=is_whole)
     if keeps == "prefect":
-        environment |= settings_of_prefect()
+        environment |= prefect_variables()
     if keeps == "token" and (token := os.environ.get(FORGE_TOKEN)):
         environment[FORGE_TOKEN] = token
     if is_whole:
@@ -188,7 +190,7 @@ def service_environment(keeps: Keeps) -> dict[str, str]:
     return environment | {"PATH": path_with_own_commands()}
 
 
-def settings_of_prefect() -> dict[str, str]:
+def prefect_variables() -> dict[str, str]:
     """Return the variables that Prefect reads."""
     return {name: value for name, value in os.environ.items() if name.startswith("PREFECT_")}
 
@@ -205,10 +207,10 @@ def worker_environment(settings: Settings, threads: int | None) -> dict[str, str
     """
     defaults = (
         QUIET
-        | _BEARING
+        | _RETRY_SETTINGS
         | {
             "PREFECT_HOME": str(settings.home / "prefect"),
-            # A run whose machine died is told by its missing heartbeats; 30 s is Prefect's minimum.
+            # A run whose machine died shows by its missing heartbeats; 30 s is Prefect's minimum.
             "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
             "PREFECT_WORKER_QUERY_SECONDS": "5",
             "PREFECT_LOGGING_EXTRA_LOGGERS": "handoff",
@@ -216,16 +218,18 @@ def worker_environment(settings: Settings, threads: int | None) -> dict[str, str
     )
     if threads is not None:
         defaults["OMP_NUM_THREADS"] = str(threads)
-    set_by_user = os.environ.keys() - _for_this_process
-    lacking = {name: value for name, value in defaults.items() if name not in set_by_user}
-    return lacking | {"PATH": path_with_own_commands()}
+    set_by_user = os.environ.keys() - _set_for_this_process
+    missing = {name: value for name, value in defaults.items() if name not in set_by_user}
+    return missing | {"PATH": path_with_own_commands()}
 
 
 def replace_process(command: list[str], extra: dict[str, str]) -> NoReturn:
     """Replace this process by `command`, with `extra` variables in its environment.
 
-    What Prefect was told here (`prepare_prefect`) isn't for the one that takes its place.
+    What was set for Prefect here (`prepare_prefect`) isn't for the one that takes its place.
     """
-    own = child_environment(whole=True).items()
-    environment = {name: value for name, value in own if name not in _for_this_process} | extra
+    variables = child_environment(whole=True).items()
+    environment = {
+        name: value for name, value in variables if name not in _set_for_this_process
+    } | extra
     os.execvpe(command[0], command, environment)  # noqa: S606 - argv of our own

@@ -38,19 +38,19 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("compile.step", "compile.caching.make_tools", "localize.step"),
 )
 # What takes a delivery in is forked from the one that exports and runs graphs, which it does next.
-_FIRST_ASKED = 1
+_FIRST_NEEDED_LAYER = 1
 # Read when they are used for the first time, which importing doesn't do.
-_READ_LATE = frozenset(
+_READ_ON_USE = frozenset(
     {
         "HOME", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR",
         "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS",
     }
 )  # fmt: skip
 KILL = b"kill"
-LONGEST = 128 << 10
+MAX_MESSAGE_BYTES = 128 << 10
 
 
-class Running(ABC):
+class ProcessHandle(ABC):
     """A step process and all that it starts."""
 
     stdin: IO[bytes]
@@ -84,7 +84,7 @@ class Running(ABC):
             self.stdin.close()
 
 
-class Alone(Running):
+class ProgramProcess(ProcessHandle):
     """A program of its own."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -117,14 +117,14 @@ class Alone(Running):
         self._process.wait()
 
 
-class Forked(Running):
+class ForkedProcess(ProcessHandle):
     """A process that a fork server has forked, or will have, once it has imported its layer."""
 
-    def __init__(self, stdin: IO[bytes], told: socket.socket) -> None:
-        """Take the end that its number and its end are told at, and that it's killed by."""
-        self.stdin, self._told = stdin, told
+    def __init__(self, stdin: IO[bytes], control: socket.socket) -> None:
+        """Take the socket that reports its number and its exit status, and that it's killed by."""
+        self.stdin, self._control = stdin, control
         self._pid: int | None = None
-        self._code: int | None = None
+        self._exit_status: int | None = None
         self._lock = threading.Lock()
 
     @property
@@ -133,64 +133,66 @@ class Forked(Running):
 
     def begin(self, timeout_s: float) -> int | None:  # noqa: D102
         deadline = time.monotonic() + timeout_s
-        while self._pid is None and self._code is None and time.monotonic() < deadline:
-            self._listen(deadline - time.monotonic())
+        while self._pid is None and self._exit_status is None and time.monotonic() < deadline:
+            self._read_message(deadline - time.monotonic())
         return self._pid
 
     def poll(self) -> int | None:  # noqa: D102
-        while self._listen(0):
+        while self._read_message(0):
             pass
-        return self._code
+        return self._exit_status
 
     def wait(self, timeout_s: float | None = None) -> int | None:  # noqa: D102
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while self._code is None:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not self._listen(left) and left == 0:
+        while self._exit_status is None:
+            remaining_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not self._read_message(remaining_s) and remaining_s == 0:
                 break
-        return self._code
+        return self._exit_status
 
     def kill(self) -> None:  # noqa: D102
         if self.poll() is not None:
             return
         with contextlib.suppress(OSError):
-            self._told.send(KILL)
+            self._control.send(KILL)
         if self._pid is None:
             # The server still imports, and won't fork it when it comes to it.
             with self._lock:
-                self._end(-signal.SIGKILL)
+                self._set_exit_status(-signal.SIGKILL)
         self.wait()
 
-    def _listen(self, timeout_s: float | None) -> bool:
-        """Take in what is told next; tell whether that was something.
+    def _read_message(self, timeout_s: float | None) -> bool:
+        """Read the server's next message, if there is one; return whether there was.
 
         Waits for a second at most, since another thread may have ended the process meanwhile.
         """
         with contextlib.suppress(ValueError, OSError):  # closed by that
-            select.select([self._told], [], [], min(1.0, 1.0 if timeout_s is None else timeout_s))
+            select.select(
+                [self._control], [], [], min(1.0, 1.0 if timeout_s is None else timeout_s)
+            )
         with self._lock:
-            if self._code is not None:
+            if self._exit_status is not None:
                 return False
             try:
-                told = self._told.recv(LONGEST, socket.MSG_DONTWAIT)
+                message = self._control.recv(MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return False
             except ConnectionResetError:
-                told = b""
-            if not told:
+                message = b""
+            if not message:
                 # Its server was killed, and it with that.
-                self._end(-signal.SIGKILL)
+                self._set_exit_status(-signal.SIGKILL)
                 return True
-            what, number = told.decode().split()
-            if what == "end":
-                self._end(int(number))
+            kind, number = message.decode().split()
+            if kind == "end":
+                self._set_exit_status(int(number))
             else:
                 self._pid = int(number)
             return True
 
-    def _end(self, code: int) -> None:
-        self._code = code
-        self._told.close()
+    def _set_exit_status(self, status: int) -> None:
+        self._exit_status = status
+        self._control.close()
 
 
 @dataclass(frozen=True)
@@ -209,91 +211,102 @@ class ForkServers:
         """Start none yet."""
         self._lock = threading.Lock()
         self._servers: dict[tuple[object, ...], socket.socket] = {}
-        self._is_off = False
+        self._is_disabled = False
         # The kernel ends a server together with the thread that started it: this one stays.
-        self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fork-servers")
-        os.register_at_fork(after_in_child=self.turn_off)
+        self._start_executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fork-servers")
+        os.register_at_fork(after_in_child=self.disable)
 
-    def turn_off(self) -> None:
+    def disable(self) -> None:
         """Fork none from here on: a step process is confined, and has no servers of its own."""
-        self._is_off = True
+        self._is_disabled = True
 
     def layer_for(self, preload: Collection[str], environment: Mapping[str, str]) -> int | None:
         """Return the layer that such a process is forked from; None for a program of its own.
 
         Beside a GPU all are: what CUDA does in a fork was never tried.
         """
-        if self._is_off or not preload or not _READ_LATE.issuperset(environment) or has_gpu():
+        if (
+            self._is_disabled
+            or not preload
+            or not _READ_ON_USE.issuperset(environment)
+            or has_gpu()
+        ):
             return None
-        known: set[str] = set()
+        imported: set[str] = set()
         for number, layer in enumerate(LAYERS):
-            known.update(layer)
-            if known.issuperset(preload):
+            imported.update(layer)
+            if imported.issuperset(preload):
                 return number
         return None
 
     def begin(self, options: Sequence[str]) -> None:
         """Start the servers that a release asks first, which import beside what comes before that.
 
-        `options` are those of Python. Where a server can't be started, whoever asks it is told.
+        `options` are those of Python. Where a server can't be started, `fork` raises the error.
         """
-        if self._is_off or has_gpu():
+        if self._is_disabled or has_gpu():
             return
         with self._lock, contextlib.suppress(OSError):
-            self._server(_FIRST_ASKED, tuple(options), anew=False)
+            self._server_socket(_FIRST_NEEDED_LAYER, tuple(options), restart=False)
 
     def fork(
         self, layer: int, request: ForkRequest, log: int, answers: int, options: Sequence[str]
-    ) -> Forked:
+    ) -> ForkedProcess:
         """Have a process forked: its output goes to `log`, its answers to `answers`.
 
         `options` are those of Python that the server is started with. Returns at once.
         """
         reading, writing = os.pipe()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        plain = json.dumps([request.name, request.launcher, request.worker]).encode()
-        forked = Forked(os.fdopen(writing, "wb"), ours)
+        message = json.dumps([request.name, request.launcher, request.worker]).encode()
+        forked = ForkedProcess(os.fdopen(writing, "wb"), ours)
         try:
             for attempt in range(2):
                 with self._lock:
-                    asked = self._server(layer, tuple(options), anew=bool(attempt))
+                    server = self._server_socket(layer, tuple(options), restart=bool(attempt))
                     # A server that was killed is started again.
                     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                        socket.send_fds(asked, [plain], [reading, log, answers, theirs.fileno()])
+                        socket.send_fds(server, [message], [reading, log, answers, theirs.fileno()])
                         break
         finally:
             os.close(reading)
             theirs.close()
         return forked
 
-    def _server(self, layer: int, options: tuple[str, ...], *, anew: bool) -> socket.socket:
-        """Return where the layer's server is asked, started where there is none."""
+    def _server_socket(
+        self, layer: int, options: tuple[str, ...], *, restart: bool
+    ) -> socket.socket:
+        """Return the socket of the layer's server, which is started where there is none."""
         environment = child_environment()
-        # It stands elsewhere.
+        # Its working folder is another.
         environment |= with_absolute_paths(environment)
         key = (tuple(sorted(environment.items())), options)
-        if anew:
+        if restart:
             for number in range(len(LAYERS)):
-                if gone := self._servers.pop((key, number), None):
-                    gone.close()
+                if stale := self._servers.pop((key, number), None):
+                    stale.close()
         if (key, layer) not in self._servers:
-            below = self._server(layer - 1, options, anew=False) if layer else None
+            parent = self._server_socket(layer - 1, options, restart=False) if layer else None
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
-                if below is None:
-                    self._starter.submit(_start, theirs, environment, options).result()
+                if parent is None:
+                    self._start_executor.submit(
+                        _start_server, theirs, environment, options
+                    ).result()
                 else:
-                    socket.send_fds(below, [json.dumps(layer).encode()], [theirs.fileno()])
+                    socket.send_fds(parent, [json.dumps(layer).encode()], [theirs.fileno()])
             self._servers[key, layer] = ours
         return self._servers[key, layer]
 
 
-def _start(asked: socket.socket, environment: dict[str, str], options: tuple[str, ...]) -> None:
+def _start_server(
+    requests: socket.socket, environment: dict[str, str], options: tuple[str, ...]
+) -> None:
     """Start the first layer's server, in an environment that has nothing to hide."""
-    command = isolated("handoff.infra.engine.forkserver", str(asked.fileno()), options=options)
+    command = isolated("handoff.infra.engine.forkserver", str(requests.fileno()), options=options)
     subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        pass_fds=(asked.fileno(),), start_new_session=True, env=environment, cwd="/",
+        pass_fds=(requests.fileno(),), start_new_session=True, env=environment, cwd="/",
     )  # fmt: skip
 
 

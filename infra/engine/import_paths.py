@@ -25,133 +25,126 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-_FOLDER = "standing"
-_is_program: list[bool] = []
+_EMPTY_FOLDER = "standing"
+_may_leave_folder: list[bool] = []
 
 
 @contextmanager
-def as_a_program() -> Iterator[None]:
-    """Let the body step aside; stand where it began after it."""
-    _is_program.append(True)
-    before = _here()
+def working_folder_restored() -> Iterator[None]:
+    """Let the body leave the working folder; return to it afterwards."""
+    _may_leave_folder.append(True)
+    before = _working_folder()
     try:
         yield
     finally:
-        _is_program.pop()
+        _may_leave_folder.pop()
         with suppress(OSError):
             os.chdir(before)
 
 
 def empty_folder(home: Path) -> Path:
     """Return the folder below the home that nothing lies in, made where it wasn't there."""
-    folder = home / _FOLDER
+    folder = home / _EMPTY_FOLDER
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder
 
 
-def step_aside(home: Path) -> None:
-    """Leave the working folder for the empty one, where this process is a program of ours."""
-    if _is_program:
-        here, folder = _here(), empty_folder(home)
-        if here != folder:
-            stand_for(str(here))
-            os.chdir(folder)
+def leave_working_folder(home: Path) -> None:
+    """Leave the working folder for the empty one, where `working_folder_restored` is around it."""
+    if _may_leave_folder:
+        current, target = _working_folder(), empty_folder(home)
+        if current != target:
+            _user_folder[:] = [str(current)]
+            os.chdir(target)
 
 
-def _here() -> Path:
+def _working_folder() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:  # it was removed
         return Path("/")
 
 
-_OURS = "handoff"
+_OWN_PACKAGE = "handoff"
 # What a delivery is made with; what these need in their turn is theirs, too.
 _LIBRARIES = ("torch", "numpy", "safetensors")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_standing: list[str] = []
-_places: list[str] = []
-
-
-def stand_for(folder: str) -> None:
-    """Take `folder` for the one that the user stands in: this process has left it."""
-    _standing[:] = [folder]
+# The user's working folder, where this process has left it.
+_user_folder: list[str] = []
+_user_search_path: list[str] = []
 
 
 def places_to_tell() -> tuple[str, ...]:
     """Return where a process that this one starts is to look for the user's own code."""
-    here = _standing or _folder_now()
-    return tuple(dict.fromkeys([*here, *(os.path.abspath(place) for place in sys.path if place)]))  # noqa: PTH100
+    folders = list(_user_folder)
+    if not folders:
+        with suppress(FileNotFoundError):  # it was removed
+            folders.append(os.getcwd())  # noqa: PTH109
+    imported_from = (os.path.abspath(folder) for folder in sys.path if folder)  # noqa: PTH100
+    return tuple(dict.fromkeys([*folders, *imported_from]))
 
 
-def _folder_now() -> list[str]:
-    try:
-        return [os.getcwd()]  # noqa: PTH109
-    except FileNotFoundError:  # it was removed
-        return []
-
-
-def look_in(places: Sequence[str]) -> None:
+def set_user_search_path(folders: Sequence[str]) -> None:
     """Let this process find the user's own code in these folders."""
-    _places[:] = places
+    _user_search_path[:] = folders
 
 
 def places_for(extensions: Sequence[str]) -> tuple[str, ...]:
-    """Return the places told, where there are extensions that may lie there."""
-    return tuple(_places) if extensions else ()
+    """Return the folders of the user's code, where there are extensions that may lie there."""
+    return tuple(_user_search_path) if extensions else ()
 
 
 def find_extension(name: str) -> ModuleSpec | None:
-    """Return where the top-level module `name` is: installed, or in one of the places told."""
-    return _find(name, _places)
+    """Return where the top-level module `name` is: installed, or in one of the user's folders."""
+    return _find_user_module(name, _user_search_path)
 
 
-def find_module(name: str, places: Sequence[str]) -> ModuleSpec | None:
+def find_module(name: str, search_path: Sequence[str]) -> ModuleSpec | None:
     """Return where an import finds the top-level module `name` while these are `searched`."""
-    found = None if name in hidden_names() else PathFinder.find_spec(name, places)
-    return found or PathFinder.find_spec(name)
+    spec = None if name in hidden_names() else PathFinder.find_spec(name, search_path)
+    return spec or PathFinder.find_spec(name)
 
 
 def user_places() -> tuple[str, ...]:
-    """Return the places told, in which the user's own code is looked for here."""
-    return tuple(_places)
+    """Return the folders in which this process looks for the user's own code."""
+    return tuple(_user_search_path)
 
 
-def _find(name: str, places: Sequence[str]) -> ModuleSpec | None:
-    found = PathFinder.find_spec(name)
-    if found is None and name not in hidden_names():
-        found = PathFinder.find_spec(name, places)
-    return found
+def _find_user_module(name: str, search_path: Sequence[str]) -> ModuleSpec | None:
+    spec = PathFinder.find_spec(name)
+    if spec is None and name not in hidden_names():
+        spec = PathFinder.find_spec(name, search_path)
+    return spec
 
 
-def files_of(extensions: Sequence[str], places: Sequence[str]) -> tuple[Path, ...]:
-    """Return where the code of extensions (`NAME@DIGEST`) lies that is found in the places."""
-    found = []
-    for told in extensions:
-        name = told.partition("@")[0].partition(".")[0]
-        spec = _find(name, places)
+def extension_files(extensions: Sequence[str], search_path: Sequence[str]) -> tuple[Path, ...]:
+    """Return the files of extensions (`NAME@DIGEST`) that are found in the search path."""
+    files = []
+    for extension in extensions:
+        name = extension.partition("@")[0].partition(".")[0]
+        spec = _find_user_module(name, search_path)
         if spec is None:
-            continue  # which the process tells itself
+            continue  # which the step process reports itself
         folders = spec.submodule_search_locations
-        found += [Path(place) for place in folders or ([spec.origin] if spec.origin else [])]
-    return tuple(found)
+        files += [Path(path) for path in folders or ([spec.origin] if spec.origin else [])]
+    return tuple(files)
 
 
 def let_be_imported(name: str) -> None:
-    """Let the top-level module `name`, and no other, be imported from the places told."""
-    sys.meta_path.append(_Finder({name}))
+    """Let the top-level module `name`, and no other, be imported from the user's folders."""
+    sys.meta_path.append(_UserCodeFinder({name}))
 
 
 @cache
 def hidden_names() -> frozenset[str]:
     """Return the top-level names that are Handoff's, Python's or those of Handoff's libraries."""
-    return frozenset({_OURS}) | sys.stdlib_module_names | _names_of_libraries()
+    return frozenset({_OWN_PACKAGE}) | sys.stdlib_module_names | _library_modules()
 
 
-def _names_of_libraries() -> frozenset[str]:
+def _library_modules() -> frozenset[str]:
     from importlib import metadata
 
-    found: set[str] = set()
+    modules: set[str] = set()
     seen: set[str] = set()
     todo = list(_LIBRARIES)
     while todo:
@@ -160,24 +153,26 @@ def _names_of_libraries() -> frozenset[str]:
             continue
         seen.add(name)
         try:
-            held = metadata.distribution(name)
+            distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             continue
-        found |= {part for file in held.files or () if (part := _top(file.parts))}
-        needed = (line for line in held.requires or () if "extra ==" not in line)
+        modules |= {
+            part for file in distribution.files or () if (part := _top_level_module(file.parts))
+        }
+        needed = (line for line in distribution.requires or () if "extra ==" not in line)
         todo += [match.group() for line in needed if (match := _REQUIREMENT.match(line))]
-    return frozenset(found)
+    return frozenset(modules)
 
 
-def _top(parts: Sequence[str]) -> str:
+def _top_level_module(parts: Sequence[str]) -> str:
     """Return the top-level module that an installed file belongs to; '' for none."""
     first = parts[0].partition(".")[0] if len(parts) == 1 else parts[0]
     is_code = parts[-1].endswith((".py", ".so"))
     return first if is_code and first.isidentifier() else ""
 
 
-class _Finder:
-    """Finds what isn't hidden in the folder first, then in the places told."""
+class _UserCodeFinder:
+    """Finds what isn't hidden in the folder first, then in the user's folders."""
 
     def __init__(self, names: Iterable[str] | None, first: Sequence[str] = ()) -> None:
         """Take the only top-level names to find; None for all that aren't hidden."""
@@ -191,16 +186,16 @@ class _Finder:
         if path is not None or (name in hidden_names() if self._names is None
                                 else name not in self._names):  # fmt: skip
             return None
-        return PathFinder.find_spec(name, [*self._first, *_places], target)
+        return PathFinder.find_spec(name, [*self._first, *_user_search_path], target)
 
 
 @contextmanager
 def searched(folder: Path) -> Iterator[None]:
-    """Import from `folder` and the places told while the body runs, what isn't hidden first."""
-    finder = _Finder(None, (str(folder),))
+    """Import from `folder` and the user's folders while the body runs, what isn't hidden first."""
+    finder = _UserCodeFinder(None, (str(folder),))
     before = list(sys.path)
     sys.meta_path.insert(sys.meta_path.index(PathFinder), finder)
-    sys.path += [place for place in (str(folder), *_places) if place not in sys.path]
+    sys.path += [path for path in (str(folder), *_user_search_path) if path not in sys.path]
     importlib.invalidate_caches()
     try:
         yield

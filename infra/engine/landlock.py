@@ -45,19 +45,19 @@ LIST = _READ_DIR
 WRITE = READ | _WRITE_FILE | _REMOVE_FILE | _REMOVE_DIR | _MAKE_DIR | _MAKE_REG | _REFER | _TRUNCATE
 LINK = WRITE | _MAKE_SYM
 USE = READ | _WRITE_FILE | _TRUNCATE | _IOCTL
-_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
+_FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
 # By the version of the interface: each right that there is to be handled, of files, of TCP (to
 # listen and to connect), and of others (to reach their abstract sockets, to send them signals).
-_KNOWN_RIGHTS = ((5, (1 << 16) - 1), (3, (1 << 15) - 1), (2, (1 << 14) - 1))
+_RIGHTS_BY_VERSION = ((5, (1 << 16) - 1), (3, (1 << 15) - 1), (2, (1 << 14) - 1))
 _NET_VERSION, _NET = 4, 0b11
 _SCOPE_VERSION, _SCOPED = 6, 0b11
 # Before it (Linux 5.19), no file could be moved or linked from one folder to another at all.
 _FIRST_WITH_REFER = 2
 # What root would get round it with: CAP_DAC_READ_SEARCH, SYS_MODULE, SYS_RAWIO, SYS_PTRACE,
 # SYS_ADMIN, MKNOD, PERFMON (another process's memory map and environment) and BPF.
-_WAYS_ROUND = (2, 16, 17, 19, 21, 27, 38, 39)
+_BYPASSING_CAPABILITIES = (2, 16, 17, 19, 21, 27, 38, 39)
 _PR_CAPBSET_DROP = 24
-_ABSENT = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
+_UNSUPPORTED_ERRORS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 
 
 def landlock_version() -> int:
@@ -65,7 +65,7 @@ def landlock_version() -> int:
     try:
         version = _call(_CREATE_RULESET, None, 0, _ASK_VERSION)
     except OSError as error:
-        if error.errno not in _ABSENT:
+        if error.errno not in _UNSUPPORTED_ERRORS:
             raise
         return 0
     return version if version >= _FIRST_WITH_REFER else 0
@@ -83,7 +83,7 @@ def confine(rules: Iterable[tuple[Path, int]]) -> bool:
     version = landlock_version()
     if not version:
         return False
-    handled = next(rights for since, rights in _KNOWN_RIGHTS if version >= since)
+    handled = next(rights for since, rights in _RIGHTS_BY_VERSION if version >= since)
     attributes = struct.pack(
         "=QQQ", handled, _NET if version >= _NET_VERSION else 0,
         _SCOPED if version >= _SCOPE_VERSION else 0,
@@ -110,10 +110,10 @@ def bar_reading(paths: Sequence[Path]) -> bool:
     handled = struct.pack("=Q", _HANDLED)
     ruleset = _call(_CREATE_RULESET, handled, len(handled), 0)
     try:
-        for entry in _entries_beside(barred):
+        for entry in _list_unbarred(barred):
             _allow(ruleset, entry, _HANDLED)
         _call(_RESTRICT_SELF, ruleset, 0)
-        for capability in _WAYS_ROUND:
+        for capability in _BYPASSING_CAPABILITIES:
             # Refused to all but root, who alone has them.
             ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
     finally:
@@ -121,7 +121,7 @@ def bar_reading(paths: Sequence[Path]) -> bool:
     return True
 
 
-def _entries_beside(barred: set[Path]) -> Iterator[Path]:
+def _list_unbarred(barred: set[Path]) -> Iterator[Path]:
     """Give what lies in the folders above the paths and leads to none of them."""
     leading = {above for path in barred for above in path.parents}
     for folder in leading:
@@ -144,7 +144,7 @@ def _allow(ruleset: int, path: Path, access: int) -> None:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISLNK(mode):
             return  # it may lead to what is barred; what it leads to is allowed where it lies
-        allowed = access if stat.S_ISDIR(mode) else access & _OF_FILES
+        allowed = access if stat.S_ISDIR(mode) else access & _FILE_RIGHTS
         _call(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", allowed, descriptor), 0)
     finally:
         os.close(descriptor)
@@ -153,8 +153,8 @@ def _allow(ruleset: int, path: Path, access: int) -> None:
 def _call(number: int, *arguments: object) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
-    answer = int(libc.syscall(ctypes.c_long(number), *arguments))
-    if answer < 0:
+    result = int(libc.syscall(ctypes.c_long(number), *arguments))
+    if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"Landlock: {os.strerror(code)}")
-    return answer
+    return result

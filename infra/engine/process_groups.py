@@ -14,13 +14,13 @@ import threading
 from pathlib import Path
 
 # What compilers and their threads come to on a large machine, several times over.
-MOST_THREADS = 1024 + 32 * (os.cpu_count() or 1)
-_EVERY_S = 0.1
-# Where the processes of a group are told in /proc/PID/stat, counted from behind its name.
-_GROUP, _THREADS = 2, 17
+MAX_THREADS = 1024 + 32 * (os.cpu_count() or 1)
+_INTERVAL_S = 0.1
+# Where the group and the number of threads are in /proc/PID/stat, counted from behind its name.
+_GROUP_FIELD, _THREADS_FIELD = 2, 17
 
 
-class ProcessGroups:
+class ProcessGroupWatcher:
     """Watches groups of processes, in a thread that ends with this process."""
 
     def __init__(self) -> None:
@@ -31,37 +31,41 @@ class ProcessGroups:
         self._thread: threading.Thread | None = None
 
     def watch(self, group: int) -> None:
-        """End the group once it has more than `MOST_THREADS` threads."""
+        """End the group once it has more than `MAX_THREADS` threads."""
         with self._lock:
             self._ended.discard(group)
             self._watched.add(group)
             if self._thread is None:
                 self._thread = threading.Thread(
+<<<<<<< HEAD
                     target=self._look, name="process groups", daemon=True
+=======
+                    target=self._poll, name="process groups", daemon=True
+>>>>>>> names2
                 )
                 self._thread.start()
 
-    def leave(self, group: int) -> bool:
-        """Watch the group no longer; tell whether it was ended for its number."""
+    def unwatch(self, group: int) -> bool:
+        """Watch the group no longer; return whether it was ended for its number."""
         with self._lock:
             self._watched.discard(group)
             return group in self._ended
 
-    def _look(self) -> None:
-        usual = _all_threads()
+    def _poll(self) -> None:
+        baseline = _count_threads()
         pause = threading.Event()
         while True:
-            pause.wait(_EVERY_S)
-            # One number tells that there is nothing to count. What was usual may have ended since:
+            pause.wait(_INTERVAL_S)
+            # One number shows that there is nothing to count. The baseline may have ended since:
             # a group that was ended counts for a moment more.
-            running = _all_threads()
-            if running - usual < MOST_THREADS // 2:
-                usual = min(usual, running)
+            running = _count_threads()
+            if running - baseline < MAX_THREADS // 2:
+                baseline = min(baseline, running)
                 continue
-            for group, threads in _threads_of_groups().items():
-                if threads > MOST_THREADS:
+            for group, threads in _count_threads_by_group().items():
+                if threads > MAX_THREADS:
                     self._end(group)
-            usual = _all_threads()
+            baseline = _count_threads()
 
     def _end(self, group: int) -> None:
         with self._lock:
@@ -71,22 +75,22 @@ class ProcessGroups:
                     os.killpg(group, signal.SIGKILL)
 
 
-CROWDS = ProcessGroups()
+PROCESS_GROUPS = ProcessGroupWatcher()
 
 
-def _all_threads() -> int:
+def _count_threads() -> int:
     """Return how many threads there are on the machine."""
     return int(Path("/proc/loadavg").read_text(encoding="ascii").split()[3].partition("/")[2])
 
 
-def _threads_of_groups() -> dict[int, int]:
+def _count_threads_by_group() -> dict[int, int]:
     """Return how many threads each group of processes has."""
-    found: dict[int, int] = {}
+    threads: dict[int, int] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             # Those that end meanwhile count no more.
             with contextlib.suppress(OSError, IndexError):
-                told = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                group = int(told[_GROUP])
-                found[group] = found.get(group, 0) + int(told[_THREADS])
-    return found
+                fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                group = int(fields[_GROUP_FIELD])
+                threads[group] = threads.get(group, 0) + int(fields[_THREADS_FIELD])
+    return threads

@@ -13,23 +13,23 @@ _LISTENERS: list[Listener] = []
 
 
 def listen(listener: Listener) -> None:
-    """Tell `listener` of the steps that run in this process from now on."""
+    """Let `listener` follow the steps that run in this process from now on."""
     _LISTENERS.append(listener)
 
 
 def counter(total: int) -> Callable[[int], None]:
     """Return what a step calls with the bytes done since the last call, of `total` in all.
 
-    Who listens is told twice a second, and at the end.
+    Listeners are called twice a second, and at the end.
     """
-    done, told_at = 0, 0.0
+    done, notified_at = 0, 0.0
 
     def count(more: int) -> None:
-        nonlocal done, told_at
+        nonlocal done, notified_at
         done += more
         now = time.monotonic()
-        if now - told_at >= _PAUSE_S or done >= total:
-            told_at = now
+        if now - notified_at >= _PAUSE_S or done >= total:
+            notified_at = now
             for listener in _LISTENERS:
                 listener(done, total)
 

@@ -31,20 +31,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from handoff.artifacts.errors import UsageProblem
-from handoff.infra.engine.confinement import Reach, confine_to
+from handoff.infra.engine.confinement import FileAccess, confine_to
 from handoff.infra.engine.environments import child_environment, with_absolute_paths
 from handoff.infra.engine.landlock import bar_reading
-from handoff.infra.engine.spawning import STARTER, end_with, leave_starter
+from handoff.infra.engine.spawning import STARTER, end_with_parent, fork_starter
 from handoff.infra.settings import paths_kept_from_steps, step_memory_bytes
 
 _PR_SET_NO_NEW_PRIVS = 38
-_REACH = ("--read", "--run", "--list", "--write", "--link")
-_WITH_VALUE = frozenset({"--set", "--bar", "--memory", "--in", *_REACH})
+_ACCESS_OPTIONS = ("--read", "--run", "--list", "--write", "--link")
+_WITH_VALUE = frozenset({"--set", "--bar", "--memory", "--in", *_ACCESS_OPTIONS})
 
 
 @dataclass
 class _Options:
-    """What the launcher was told, before the command."""
+    """The launcher's own arguments, before the command."""
 
     flags: set[str] = field(default_factory=set)
     values: dict[str, list[str]] = field(default_factory=dict)
@@ -56,33 +56,33 @@ class _Options:
 
 def main(arguments: list[str]) -> None:
     """Replace this process by the command after `--`, limited and with a scrubbed environment."""
-    border = arguments.index("--")
-    launched, command = arguments[:border], arguments[border + 1 :]
+    separator = arguments.index("--")
+    launcher_arguments, command = arguments[:separator], arguments[separator + 1 :]
     # The child must not outlive a flow that was killed: a compiler left alone eats a core.
-    end_with(os.getppid())
+    end_with_parent(os.getppid())
     try:
-        environment = limit([*launched, *from_settings(launched)])
+        environment = limit([*launcher_arguments, *settings_arguments(launcher_arguments)])
     except UsageProblem as error:
         sys.exit(str(error))
     os.execvpe(command[0], command, environment)  # noqa: S606 - argv from our own parent process
 
 
-def from_settings(launched: Sequence[str]) -> list[str]:
-    """Return what a launcher told this has to be told beside it, by this process's settings.
+def settings_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return what a launcher with these arguments needs beside them, by this process's settings.
 
     Raises `UsageProblem` where they are wrong.
     """
-    if "--whole" in launched:
+    if "--whole" in arguments:
         return []
-    most = step_memory_bytes()
-    told = [] if most is None else ["--memory", str(most)]
-    kept = () if "--keys" in launched else paths_kept_from_steps()
-    return [*told, *(part for path in kept for part in ("--bar", str(path)))]
+    limit_bytes = step_memory_bytes()
+    memory = [] if limit_bytes is None else ["--memory", str(limit_bytes)]
+    barred = () if "--keys" in arguments else paths_kept_from_steps()
+    return [*memory, *(part for path in barred for part in ("--bar", str(path)))]
 
 
-def limit(launched: Sequence[str]) -> dict[str, str]:
-    """Limit this process as it's told, for good; return the environment that it is to have."""
-    options = _parse(launched)
+def limit(arguments: Sequence[str]) -> dict[str, str]:
+    """Limit this process for good, as the arguments say; return the environment it is to have."""
+    options = _parse(arguments)
     stores, sources, keys, whole = (
         f"--{name}" in options.flags for name in ("stores", "sources", "keys", "whole")
     )
@@ -94,35 +94,35 @@ def limit(launched: Sequence[str]) -> dict[str, str]:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     # A crash is an expected result here; a core file of a process full of weights is not.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for most in options.values.get("--memory", ()):
-        _limit_memory(int(most))
+    for limit_bytes in options.values.get("--memory", ()):
+        _limit_memory(int(limit_bytes))
     for folder in options.paths("--in"):
         os.chdir(folder)
     bar_reading(options.paths("--bar"))
     if "--confined" in options.flags:
-        reach = Reach(*(tuple(options.paths(name)) for name in _REACH))
+        access = FileAccess(*(tuple(options.paths(name)) for name in _ACCESS_OPTIONS))
         if gpu := "--gpu" in options.flags:
-            starter = leave_starter(lambda: confine_to(reach, gpu=True))
+            starter = fork_starter(lambda: confine_to(access, gpu=True))
             environment[STARTER] = str(starter)
-        confine_to(reach, gpu=gpu)
+        confine_to(access, gpu=gpu)
     return environment
 
 
 def _parse(arguments: Sequence[str]) -> _Options:
-    options, told = _Options(), iter(arguments)
-    for name in told:
+    options, remaining = _Options(), iter(arguments)
+    for name in remaining:
         if name in _WITH_VALUE:
-            options.values.setdefault(name, []).append(next(told))
+            options.values.setdefault(name, []).append(next(remaining))
         else:
             options.flags.add(name)
     return options
 
 
-def _limit_memory(most: int) -> None:
-    """Let allocations fail beyond a limit, which is told, before the kernel kills somebody."""
+def _limit_memory(limit_bytes: int) -> None:
+    """Let allocations fail beyond a limit, as an error, before the kernel kills somebody."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    if hard == resource.RLIM_INFINITY or most < hard:
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    if hard == resource.RLIM_INFINITY or limit_bytes < hard:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
 
 if __name__ == "__main__":

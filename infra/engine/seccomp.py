@@ -31,7 +31,7 @@ _OWN_SOCKETS = 1
 
 
 @dataclass(frozen=True)
-class _Calls:
+class _CallTable:
     """An architecture's numbers of the calls that are refused, answered, or looked at."""
 
     architecture: int
@@ -45,16 +45,16 @@ class _Calls:
 
 # The same on all architectures since they were added: io_uring, mounts by descriptor, another
 # process's descriptors, extended attributes by descriptor, and modes by another name.
-_URING = (425, 426, 427)
-_NEW_MOUNTS = (428, 429, 430, 431, 432, 433, 442)
-_NEWER = (*_URING, *_NEW_MOUNTS, 438, 463, 466, 469)
+_IO_URING_CALLS = (425, 426, 427)
+_MOUNT_CALLS = (428, 429, 430, 431, 432, 433, 442)
+_COMMON_REFUSED = (*_IO_URING_CALLS, *_MOUNT_CALLS, 438, 463, 466, 469)
 _CHMOD_AT_2, _CLONE_3 = 452, 435
 
-_CALLS = {
-    "x86_64": _Calls(
+_CALL_TABLES = {
+    "x86_64": _CallTable(
         0xC000003E,
         (
-            *_NEWER,
+            *_COMMON_REFUSED,
             101, 310, 311, 312,  # ptrace, process_vm_readv and _writev, kcmp
             165, 166, 155, 161,  # mount, umount2, pivot_root, chroot
             272, 308,  # unshare, setns
@@ -69,10 +69,10 @@ _CALLS = {
         (112, 109, 90, 91, 268),  # setsid, setpgid, chmod, fchmod, fchmodat
         socket=41, clone=56, beyond=0x40000000,
     ),
-    "aarch64": _Calls(
+    "aarch64": _CallTable(
         0xC00000B7,
         (
-            *_NEWER,
+            *_COMMON_REFUSED,
             117, 270, 271, 272,
             40, 39, 41, 51,
             97, 268,
@@ -96,18 +96,18 @@ def filter_calls(*, sockets: bool = False) -> bool:
     With `sockets`, those to other processes of this machine (AF_UNIX) are let through, which a
     GPU's driver may ask for. The process must have set `no_new_privs`.
     """
-    calls = _CALLS.get(platform.machine())
+    calls = _CALL_TABLES.get(platform.machine())
     if calls is None:
         return False
     program = _program(calls, sockets=sockets)
     instructions = (ctypes.c_ubyte * len(program)).from_buffer_copy(program)
     # `struct sock_fprog`: how many there are, and where.
-    told = struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))
+    filter_program = struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))
     libc = ctypes.CDLL(None, use_errno=True)
-    return int(libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, told, 0, 0)) == 0
+    return int(libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, filter_program, 0, 0)) == 0
 
 
-def _program(calls: _Calls, *, sockets: bool) -> bytes:
+def _program(calls: _CallTable, *, sockets: bool) -> bytes:
     """Return the filter: instructions of eight bytes, each with how far to go on where (not) so."""
     refuse, answer = _ERRNO | errno.EPERM, _ERRNO
     lines = [
@@ -116,10 +116,10 @@ def _program(calls: _Calls, *, sockets: bool) -> bytes:
     ]  # fmt: skip
     if calls.beyond:
         lines += [(_AT_LEAST, 0, 1, calls.beyond), (_RETURN, 0, 0, refuse)]
-    lines += _ending(calls.refused, refuse)
-    lines += _ending((*calls.answered, _CHMOD_AT_2), answer)
+    lines += _answer_calls(calls.refused, refuse)
+    lines += _answer_calls((*calls.answered, _CHMOD_AT_2), answer)
     # Whoever meets that asks by the older call, whose flags can be seen.
-    lines += _ending((_CLONE_3,), _ERRNO | errno.ENOSYS)
+    lines += _answer_calls((_CLONE_3,), _ERRNO | errno.ENOSYS)
     lines += [
         (_EQUAL, 0, 3, calls.clone), (_LOAD, 0, 0, _FIRST), (_ANY_BIT, 0, 1, _NAMESPACES),
         (_RETURN, 0, 0, refuse), (_LOAD, 0, 0, _NUMBER),
@@ -131,7 +131,7 @@ def _program(calls: _Calls, *, sockets: bool) -> bytes:
     return b"".join(struct.pack("=HBBI", *line) for line in lines)
 
 
-def _ending(numbers: Iterable[int], answer: int) -> list[tuple[int, int, int, int]]:
+def _answer_calls(numbers: Iterable[int], answer: int) -> list[tuple[int, int, int, int]]:
     """Return the instructions that end each of these calls with the answer."""
     return [
         line for number in numbers for line in ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, answer))

@@ -15,7 +15,7 @@ from handoff.tasks.registry.transitions import SIGNER
 
 
 def is_made_later(key: SigningKey) -> bool:
-    """Tell whether there is no such key yet, and the first release would make it."""
+    """Return whether there is no such key yet, and the first release would make it."""
     return key.make_missing and not Path(key.uri).exists() and not key.public.exists()
 
 
@@ -31,5 +31,5 @@ def ask_signer(
         tempfile.TemporaryDirectory(prefix="handoff-log-") as logs,
         closing(StepProcess(SIGNER, Path(logs) / "sign.log")) as signer,
     ):
-        wanted = replace(key, make_missing=makes and key.make_missing)
-        return signer.run(KeyJob(wanted, None if trusted is None else tuple(trusted)))
+        requested = replace(key, make_missing=makes and key.make_missing)
+        return signer.run(KeyJob(requested, None if trusted is None else tuple(trusted)))

@@ -28,25 +28,25 @@ from typing import IO
 
 from handoff.artifacts.printable import printable
 
-# Which descriptor the process that starts programs is asked by.
+# The variable with the descriptor by which the process that starts programs is asked.
 STARTER = "HANDOFF_STARTER"
 _PR_SET_PDEATHSIG = 1
 # What is longer is not started: a command and the scrubbed environment are some kilobytes.
-_LONGEST = 128 << 10
-# Output, what is said of the program's end, and errors.
+_MAX_MESSAGE_BYTES = 128 << 10
+# Output, the socket that reports the program's end, and errors.
 _DESCRIPTORS = 3
 _KILL = b"kill"
-_NOT_STARTED = 127
+_EXIT_NOT_STARTED = 127
 
 
-def end_with(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """Let the kernel end this process when its parent ends; exit where that one has ended."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit("the parent ended before the child began")
 
 
-def leave_starter(confine: Callable[[], None]) -> int:
+def fork_starter(confine: Callable[[], None]) -> int:
     """Leave a process that starts programs behind; return the descriptor that it is asked by.
 
     Each program is `confine`d first. The process ends with the calling one, or with what that
@@ -56,7 +56,7 @@ def leave_starter(confine: Callable[[], None]) -> int:
     parent = os.getpid()
     if os.fork() == 0:
         theirs.close()
-        _and_leave(lambda: _serve(ours, parent, confine))
+        _run_and_exit(lambda: _serve_requests(ours, parent, confine))
     ours.close()
     theirs.set_inheritable(True)
     return theirs.detach()
@@ -70,7 +70,7 @@ def started(command: Sequence[str], errors: IO[bytes]) -> Iterator[Running]:
     killed where it goes on at the end of the body.
     """
     starter = os.environ.get(STARTER)
-    start = _ask_starter if starter else _start
+    start = _start_by_starter if starter else _start_child
     with until_left(start(command, errors)) as running:
         yield running
 
@@ -86,18 +86,19 @@ def until_left(running: Running) -> Iterator[Running]:
         running.output.close()
 
 
-def ask(asked: socket.socket, request: bytes, *given: int) -> Running:
+def ask(server: socket.socket, request: bytes, *descriptors: int) -> Running:
     """Ask the process behind a socket to run something in a process of its own.
 
     The socket keeps messages apart. With the request go descriptors: where the output goes, a
-    socket for its end, and those `given`. By the socket for the end the process tells the exit
-    status, as text, and is told to kill. Raises `OSError` where there is no process any more.
+    socket for its end, and the further `descriptors`. By the socket for the end the process reports
+    the exit status, as text, and gets the request to kill. Raises `OSError` where there is no
+    process any more.
     """
     reading, writing = os.pipe()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    running = _Asked(os.fdopen(reading, "rb"), ours)
+    running = _RemoteProgram(os.fdopen(reading, "rb"), ours)
     try:
-        socket.send_fds(asked, [request], [writing, theirs.fileno(), *given])
+        socket.send_fds(server, [request], [writing, theirs.fileno(), *descriptors])
     except OSError:
         running.output.close()
         ours.close()
@@ -123,7 +124,7 @@ class Running(ABC):
         """End the program, if it goes on."""
 
 
-class _Child(Running):
+class _ChildProgram(Running):
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
         super().__init__(process.stdout)
@@ -139,99 +140,99 @@ class _Child(Running):
         self._process.kill()
 
 
-class _Asked(Running):
+class _RemoteProgram(Running):
     def __init__(self, output: IO[bytes], end: socket.socket) -> None:
         super().__init__(output)
         self._end = end
-        self._code: int | None = None
+        self._exit_status: int | None = None
         self._is_killed = False
 
     def wait(self, timeout_s: float | None = None) -> int:
-        if self._code is None:
+        if self._exit_status is None:
             if not select.select([self._end], [], [], timeout_s)[0]:
                 raise TimeoutError("the program goes on")
             try:
-                told = self._end.recv(_LONGEST)
+                message = self._end.recv(_MAX_MESSAGE_BYTES)
             except ConnectionResetError:
-                # It was told to be killed when it had ended: what is said of that comes after.
-                told = self._end.recv(_LONGEST)
+                # The request to kill came when it had ended: its status is still to come.
+                message = self._end.recv(_MAX_MESSAGE_BYTES)
             self._end.close()
-            # Without a word, what kept it was killed, and it with that.
-            self._code = int(told) if told else -signal.SIGKILL
-        return self._code
+            # Without a message, its supervisor was killed, and it with that.
+            self._exit_status = int(message) if message else -signal.SIGKILL
+        return self._exit_status
 
     def kill(self) -> None:
-        if self._code is None and not self._is_killed:
+        if self._exit_status is None and not self._is_killed:
             self._is_killed = True
-            # Its end may have been told already.
+            # Its end may have been reported already.
             with contextlib.suppress(OSError):
                 self._end.send(_KILL)
 
 
-def _start(command: Sequence[str], errors: IO[bytes]) -> Running:
+def _start_child(command: Sequence[str], errors: IO[bytes]) -> Running:
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
     )
-    return _Child(process)
+    return _ChildProgram(process)
 
 
-def _ask_starter(command: Sequence[str], errors: IO[bytes]) -> Running:
+def _start_by_starter(command: Sequence[str], errors: IO[bytes]) -> Running:
     environment = {name: value for name, value in os.environ.items() if name != STARTER}
     request = json.dumps([list(command), str(Path.cwd()), environment]).encode()
-    with socket.socket(fileno=os.dup(int(os.environ[STARTER]))) as asking:
-        return ask(asking, request, errors.fileno())
+    with socket.socket(fileno=os.dup(int(os.environ[STARTER]))) as starter:
+        return ask(starter, request, errors.fileno())
 
 
-def _serve(asked: socket.socket, parent: int, confine: Callable[[], None]) -> None:
-    """Start what is asked for, each kept by a process of its own, until nobody can ask any more."""
-    end_with(parent)
+def _serve_requests(requests: socket.socket, parent: int, confine: Callable[[], None]) -> None:
+    """Start what is asked for, each under a process of its own, until nobody can ask any more."""
+    end_with_parent(parent)
     # The launcher's own are none of ours: whoever waits for their end would wait for us.
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-    os.closerange(3, asked.fileno())
-    os.closerange(asked.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+    os.closerange(3, requests.fileno())
+    os.closerange(requests.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    this = os.getpid()
+    pid = os.getpid()
     while True:
-        request, descriptors, flags, _ = socket.recv_fds(asked, _LONGEST, _DESCRIPTORS)
+        request, descriptors, flags, _ = socket.recv_fds(requests, _MAX_MESSAGE_BYTES, _DESCRIPTORS)
         if not request:
             return
-        cut = flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC)
-        if len(descriptors) == _DESCRIPTORS and not cut and os.fork() == 0:
-            asked.close()
-            _and_leave(partial(_keep, request, descriptors, this, confine))
+        is_truncated = flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC)
+        if len(descriptors) == _DESCRIPTORS and not is_truncated and os.fork() == 0:
+            requests.close()
+            _run_and_exit(partial(_supervise, request, descriptors, pid, confine))
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-def _keep(
+def _supervise(
     request: bytes, descriptors: Sequence[int], parent: int, confine: Callable[[], None]
 ) -> None:
-    """Let a process become the program, and tell of its end; kill it when that is asked for."""
-    end_with(parent)
+    """Let a process become the program, and report its end; kill it when that is asked for."""
+    end_with_parent(parent)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     output, end, errors = descriptors
-    this = os.getpid()
+    pid = os.getpid()
     program = os.fork()
     if program == 0:
         os.close(end)
-        _and_leave(lambda: _become(request, output, errors, this, confine))
+        _run_and_exit(lambda: _exec_program(request, output, errors, pid, confine))
     os.close(output)
     os.close(errors)
-    ended = os.pidfd_open(program)
-    with socket.socket(fileno=end) as told:
-        ready = select.select([ended, told.fileno()], [], [])[0]
-        if ended not in ready:
+    pidfd = os.pidfd_open(program)
+    with socket.socket(fileno=end) as control:
+        ready = select.select([pidfd, control.fileno()], [], [])[0]
+        if pidfd not in ready:
             # Asked for, or whoever asked is no more.
-            told.recv(len(_KILL))
-            signal.pidfd_send_signal(ended, signal.SIGKILL)
+            control.recv(len(_KILL))
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         _, status = os.waitpid(program, 0)
-        told.send(str(os.waitstatus_to_exitcode(status)).encode())
+        control.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def _become(
+def _exec_program(
     request: bytes, output: int, errors: int, parent: int, confine: Callable[[], None]
 ) -> None:
-    end_with(parent)
+    end_with_parent(parent)
     command, folder, environment = json.loads(request)
     os.dup2(output, 1)
     os.dup2(errors, 2)
@@ -241,13 +242,13 @@ def _become(
     os.execvpe(command[0], command, environment)  # noqa: S606 - confined as the asking process is
 
 
-def _and_leave(act: Callable[[], None]) -> None:
+def _run_and_exit(act: Callable[[], None]) -> None:
     """Act, and end this process, which is a copy of another and has none of its business."""
-    code = _NOT_STARTED
+    code = _EXIT_NOT_STARTED
     try:
         act()
         code = 0
-    except Exception as error:  # noqa: BLE001 - it is told, and the process ends
+    except Exception as error:  # noqa: BLE001 - it is printed, and the process ends
         os.write(2, f"{type(error).__name__}: {printable(str(error))}\n".encode())
     finally:
         os._exit(code)

@@ -9,7 +9,7 @@ after its answer, and their `prepare()` is called where they have one; `extensio
 extension (`tasks.optimize.extensions`). A request is one line of stdin, of JSON, `[step, its
 module, the module of the job's class, that class, job, path of a file that holds the job, too]`:
 what a step doesn't need, such as the table of all steps, isn't imported. An answer is one line,
-too: the `result` or the `error`, and the `seconds` that it took; lines before it tell how far the
+too: the `result` or the `error`, and the `seconds` that it took; lines before it say how far the
 step is, in bytes (`done` of `total`). Answers have a descriptor of their own, because compilers and
 compiled code print.
 """
@@ -35,20 +35,20 @@ from handoff.artifacts.isolated import isolated
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.infra.engine import import_paths, progress
 from handoff.infra.engine.budget import (
-    compiler_killed,
+    compiler_killed_error,
     disk_full,
-    has_no_room,
     is_compiler_killed,
     is_disk_full,
     is_out_of_memory,
+    is_out_of_space,
     out_of_memory,
 )
 from handoff.infra.engine.forking import FORK_SERVERS
-from handoff.infra.extras import lacks_extra
+from handoff.infra.extras import missing_extra_error
 
 
 @contextlib.contextmanager
-def no_garbage() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Let Python not look for garbage meanwhile.
 
     Importing leaves none to speak of, and looking for it was a sixth of the time that importing
@@ -65,15 +65,15 @@ def no_garbage() -> Iterator[None]:
 
 def import_step(module: str) -> ModuleType:
     """Import the module of that name below `tasks`."""
-    with no_garbage():
+    with gc_paused():
         return importlib.import_module(f"handoff.tasks.{module}")
 
 
 def step_function(module: str) -> Callable[[Any], Any]:
     """Return what a step's row names: a function of its module, which is `run` unless it says."""
-    name, _, function = module.partition(":")
-    found: Callable[[Any], Any] = getattr(import_step(name), function or "run")
-    return found
+    name, _, function_name = module.partition(":")
+    function: Callable[[Any], Any] = getattr(import_step(name), function_name or "run")
+    return function
 
 
 def run_step(name: str, module: str, kind: type[Any], plain_job: object) -> dict[str, Any]:
@@ -83,31 +83,31 @@ def run_step(name: str, module: str, kind: type[Any], plain_job: object) -> dict
         return {"result": to_plain(step_function(module)(job))}
     except HandoffError as error:
         if error.__cause__ is not None:
-            # What is told is a sentence; the log keeps the whole.
+            # What is shown is a sentence; the log keeps the whole trace.
             traceback.print_exc()
-        return {"error": _told(name, error).as_record()}
+        return {"error": _as_refusal(name, error).as_record()}
     except Exception as error:  # noqa: BLE001 - the border: whatever it is, it must reach the flow
         traceback.print_exc()
-        return {"error": _told(name, error).as_record()}
+        return {"error": _as_refusal(name, error).as_record()}
 
 
-def _told(name: str, error: Exception) -> HandoffError:
-    """Return the refusal that tells of what the step `name` raised."""
+def _as_refusal(name: str, error: Exception) -> HandoffError:
+    """Return what the step `name` raised as a refusal."""
     is_known = isinstance(error, HandoffError)
-    if is_disk_full(error) or (not is_known and has_no_room(Path.cwd())):
+    if is_disk_full(error) or (not is_known and is_out_of_space(Path.cwd())):
         return disk_full(f"the step {name}", Path.cwd())
     if is_compiler_killed(error):
-        return compiler_killed(name)
+        return compiler_killed_error(name)
     if isinstance(error, HandoffError):
         return error
     if is_out_of_memory(error):
         return out_of_memory(name, error)
-    if isinstance(error, ModuleNotFoundError) and (lacking := lacks_extra(error)):
-        return lacking
-    return _lacking(name, error) if isinstance(error, OSError) else _defect(name, error)
+    if isinstance(error, ModuleNotFoundError) and (missing := missing_extra_error(error)):
+        return missing
+    return _file_error(name, error) if isinstance(error, OSError) else _crash_error(name, error)
 
 
-def _lacking(name: str, error: Exception) -> HandoffError:
+def _file_error(name: str, error: Exception) -> HandoffError:
     return EnvironmentLacking(
         f"the step {name} could not read or write a file",
         expected="a readable, writable disk with room on it",
@@ -116,7 +116,7 @@ def _lacking(name: str, error: Exception) -> HandoffError:
     )
 
 
-def _defect(name: str, error: Exception) -> HandoffError:
+def _crash_error(name: str, error: Exception) -> HandoffError:
     lines = str(error).strip().splitlines() or [""]
     return StepCrashed(
         f"the step {name} failed",
@@ -130,17 +130,17 @@ def _serve(answers: int, modules: list[str], later: list[str]) -> None:
     progress.listen(lambda done, total: _write(answers, {"done": done, "total": total}))
     refusal = _prepare(modules)
     for line in sys.stdin:
-        name, module, place, kind, plain, path = json.loads(line)
-        again = shlex.join(["python", *isolated("handoff.infra.engine.worker", name, path)[1:]])
-        print(f"repeat with: {again}", flush=True)  # noqa: T201
+        name, module, job_module, kind, plain, path = json.loads(line)
+        command = shlex.join(["python", *isolated("handoff.infra.engine.worker", name, path)[1:]])
+        print(f"repeat with: {command}", flush=True)  # noqa: T201
         began = time.monotonic()
-        job = getattr(importlib.import_module(place), kind)
+        job = getattr(importlib.import_module(job_module), kind)
         outcome = refusal or run_step(name, module, job, plain)
         seconds = time.monotonic() - began
         sys.stdout.flush()
         _write(answers, {**outcome, "seconds": seconds})
         while later:
-            # What can't be imported is told by the step that needs it.
+            # What can't be imported is reported by the step that needs it.
             with contextlib.suppress(Exception):
                 _prepare([later.pop(0)])
 
@@ -167,7 +167,7 @@ def _prepare(modules: list[str]) -> dict[str, Any] | None:
     return None
 
 
-def _taken(option: str, arguments: list[str]) -> list[str]:
+def _take_option(option: str, arguments: list[str]) -> list[str]:
     """Take the option with its values from the front of the arguments; return these."""
     values = []
     while arguments[:1] == [option]:
@@ -178,11 +178,11 @@ def _taken(option: str, arguments: list[str]) -> list[str]:
 
 def main(arguments: list[str]) -> None:
     """Serve jobs, or run one again."""
-    FORK_SERVERS.turn_off()
+    FORK_SERVERS.disable()
     if arguments[:1] == ["--answers"]:
         modules = arguments[2:]
-        places, later = _taken("--look", modules), _taken("--later", modules)
-        import_paths.look_in(places)
+        folders, later = _take_option("--look", modules), _take_option("--later", modules)
+        import_paths.set_user_search_path(folders)
         _serve(int(arguments[1]), modules, later)
         return
     from handoff.tasks.steps import step_named

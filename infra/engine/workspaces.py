@@ -1,7 +1,7 @@
 """The folder of each build below the home folder: held while it is built, kept after a refusal.
 
 What a build leaves that was killed is removed by the next one that begins, or by the last one that
-ends, since nobody was told of it.
+ends, since nobody knows of it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def open_workspace(builds: Path) -> Path:
         _sweep(builds, kept=_KEPT_BUILDS - 1)
         name = f"{time.strftime(_STAMP, time.gmtime())}-{os.getpid()}"
         # A process may open several within a second: one that is refused at once shows that.
-        taken = sum(path.name.startswith(name) for path in builds.iterdir())
-        workspace = builds / (f"{name}.{taken}" if taken else name)
+        opened = sum(path.name.startswith(name) for path in builds.iterdir())
+        workspace = builds / (f"{name}.{opened}" if opened else name)
         workspace.mkdir(mode=0o700)
         # Never closed: the lock ends with the process, however that ends.
         lock(open_folder(workspace))
@@ -73,30 +73,32 @@ def keep_for_a_look(workspace: Path) -> None:
 
 def _sweep(builds: Path, kept: int) -> None:
     """Remove what killed builds have left, and of those that were refused all but the newest."""
-    others = sorted(path for path in builds.iterdir() if path.name[:2].isdigit())
-    ended = [path for path in others if not is_held(path)]
+    workspaces = sorted(path for path in builds.iterdir() if path.name[:2].isdigit())
+    ended = [path for path in workspaces if not is_held(path)]
     refused = [path for path in ended if (path / _REFUSED).exists()]
     for path in {*ended} - {*refused[-kept:]}:
         shutil.rmtree(path, ignore_errors=True)
     # What was written before the oldest of those at work began is nobody's.
-    began = min((_began(path) for path in {*others} - {*ended}), default=float("inf"))
+    oldest_start = min(
+        (_start_time(path) for path in {*workspaces} - {*ended}), default=float("inf")
+    )
     for path in [found for pattern in _UNFINISHED for found in builds.glob(pattern)]:
-        if _written(path) < began:
+        if _modified_time(path) < oldest_start:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
 
 
-def _began(workspace: Path) -> float:
-    """Return when a build began, in seconds since 1970, as its folder's name tells; else 0."""
+def _start_time(workspace: Path) -> float:
+    """Return when a build began, in seconds since 1970, as its folder's name says; else 0."""
     try:
         return calendar.timegm(time.strptime(workspace.name[:15], _STAMP))
     except ValueError:
         return 0.0
 
 
-def _written(path: Path) -> float:
+def _modified_time(path: Path) -> float:
     try:
         return path.lstat().st_mtime
     except FileNotFoundError:

@@ -48,13 +48,13 @@ class Explanation:
 @cache
 def explanations() -> dict[str, Explanation]:
     """Return every explanation by its code: findings first, then errors, then exit codes."""
-    found = {}
+    by_code = {}
     for kind, name in _FILES.items():
         text = (Path(__file__).parent / name).read_text(encoding="utf-8")
         for code, plain in tomllib.loads(text).items():
             shown_by = tuple(plain.pop("shown_by", ()))
-            found[code] = Explanation(code, kind, shown_by=shown_by, **plain)
-    return found
+            by_code[code] = Explanation(code, kind, shown_by=shown_by, **plain)
+    return by_code
 
 
 def find_explanation(code: str) -> Explanation | None:
@@ -62,9 +62,9 @@ def find_explanation(code: str) -> Explanation | None:
 
     It may be written in any way that keeps its letters: `delivery-unsound`, `exit-2`.
     """
-    wanted = _folded(code)
+    folded = _fold(code)
     for known, explanation in explanations().items():
-        if _folded(known) == wanted:
+        if _fold(known) == folded:
             return explanation
     return None
 
@@ -88,17 +88,17 @@ def words() -> tuple[Word, ...]:
     text = (Path(__file__).parent / "words.toml").read_text(encoding="utf-8")
     plain = tomllib.loads(text)
     return tuple(
-        Word(tuple(one["names"]), one["means"], kind, one.get("see", ""))
+        Word(tuple(entry["names"]), entry["means"], kind, entry.get("see", ""))
         for kind in ("concept", "title")
-        for one in plain[kind]
+        for entry in plain[kind]
     )
 
 
 def find_word(name: str) -> Word | None:
     """Return the word that `name` is; small and capital letters, hyphens and marks are alike."""
-    wanted = _folded(name)
-    found = (one for one in words() if wanted and wanted in map(_folded, one.names))
-    return next(found, None)
+    folded = _fold(name)
+    matches = (one for one in words() if folded and folded in map(_fold, one.names))
+    return next(matches, None)
 
 
 def code_of(error: HandoffError) -> str:
@@ -109,14 +109,11 @@ def code_of(error: HandoffError) -> str:
 
 def codes_in(text: str) -> tuple[str, ...]:
     """Return the findings that a sentence names in brackets, each once."""
-    named = re.findall(r"\[([a-z0-9-]{1,40})\]", text)
-    return tuple(dict.fromkeys(code for code in named if _is_finding(code)))
+    bracketed = re.findall(r"\[([a-z0-9-]{1,40})\]", text)
+    findings = {code for code, entry in explanations().items() if entry.kind == "finding"}
+    return tuple(dict.fromkeys(code for code in bracketed if code in findings))
 
 
-def _is_finding(code: str) -> bool:
-    return code in explanations() and explanations()[code].kind == "finding"
-
-
-def _folded(code: str) -> str:
+def _fold(code: str) -> str:
     folded = re.sub(r"[^a-z0-9]", "", code.lower())
     return re.sub(r"^exit(code)?(?=[0-9])", "", folded)

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.printable import one_line
-from handoff.infra.prefect.prefect_api import asked_client, keep_variable
+from handoff.infra.prefect.prefect_api import asked_client, write_variable
 from handoff.infra.settings import Settings, prefect_login
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 _PREFIX = "handoff-left-"
 # A variable holds 5000 characters.
-_LONGEST = 1500
+_MAX_CHARACTERS = 1500
 # A machine that has said nothing for a day has been taken away.
-_REMEMBERED = timedelta(days=1)
+_MAX_AGE = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,10 @@ class Absence:
     def of(cls, pool: str, worker: str, error: HandoffError, since: str = "") -> Absence:
         """Return the absence of a worker of this machine, which lacks what the error says."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        why, remedy = one_line(error.got)[:_LONGEST], one_line(error.remedy)[:_LONGEST]
+        why, remedy = (
+            one_line(error.got)[:_MAX_CHARACTERS],
+            one_line(error.remedy)[:_MAX_CHARACTERS],
+        )
         return cls(pool, worker, platform.node(), since or now, now, why, remedy)
 
     def __str__(self) -> str:
@@ -64,35 +67,37 @@ class Absence:
 def tell_absence(settings: Settings, absence: Absence) -> None:
     """Keep the absence on the server, and take the worker out of its pool.
 
-    A server that can't be asked is told by nobody: the worker's own log says the same.
+    That a server can't be asked is not reported: the worker's own log says the same.
     """
-    with _asked(settings) as client:
-        keep_variable(client, _name(absence.pool, absence.worker), asdict(absence))
+    with _open_server_client(settings) as client:
+        write_variable(client, _variable_name(absence.pool, absence.worker), asdict(absence))
         # It is taken for online, and waited for, as long as its silence may be an accident.
-        where = {"work_pool_name": absence.pool, "name": quote(absence.worker, safe="")}
-        client.request("DELETE", "/work_pools/{work_pool_name}/workers/{name}", path_params=where)
+        path_params = {"work_pool_name": absence.pool, "name": quote(absence.worker, safe="")}
+        client.request(
+            "DELETE", "/work_pools/{work_pool_name}/workers/{name}", path_params=path_params
+        )
 
 
 def end_absence(settings: Settings, pool: str, worker: str) -> None:
     """Forget that a worker left: it is back."""
     from prefect.exceptions import ObjectNotFound
 
-    with _asked(settings) as client:
+    with _open_server_client(settings) as client:
         try:
-            client.delete_variable_by_name(_name(pool, worker))
+            client.delete_variable_by_name(_variable_name(pool, worker))
         except ObjectNotFound:
             return
 
 
 def read_absences(client: SyncPrefectClient) -> list[Absence]:
     """Return the workers that left, and were heard of within a day; the first to leave first."""
-    oldest = (datetime.now(UTC) - _REMEMBERED).isoformat()
-    found = [
-        _read(variable.value) for variable in client.read_variables()
+    oldest = (datetime.now(UTC) - _MAX_AGE).isoformat()
+    absences = [
+        _parse(variable.value) for variable in client.read_variables()
         if variable.name.startswith(_PREFIX)
     ]  # fmt: skip
-    lately = [absence for absence in found if absence is not None and absence.looked >= oldest]
-    return sorted(lately, key=lambda absence: absence.since)
+    recent = [absence for absence in absences if absence is not None and absence.looked >= oldest]
+    return sorted(recent, key=lambda absence: absence.since)
 
 
 def absences_at(api: str, login: str) -> list[Absence]:
@@ -103,19 +108,19 @@ def absences_at(api: str, login: str) -> list[Absence]:
         return read_absences(client)
 
 
-def _name(pool: str, worker: str) -> str:
+def _variable_name(pool: str, worker: str) -> str:
     return _PREFIX + digest_bytes(f"{pool}/{worker}".encode()).hex[:16]
 
 
-def _read(value: Any) -> Absence | None:  # noqa: ANN401 - whatever somebody has put there
+def _parse(value: Any) -> Absence | None:  # noqa: ANN401 - whatever somebody has put there
     try:
-        return Absence(**{name: one_line(str(text)) for name, text in value.items()})
+        return Absence(**{name: one_line(str(field)) for name, field in value.items()})
     except (AttributeError, TypeError):
         return None
 
 
 @contextmanager
-def _asked(settings: Settings) -> Iterator[SyncPrefectClient]:
+def _open_server_client(settings: Settings) -> Iterator[SyncPrefectClient]:
     """Give a client of the server; that it can't be asked ends the body, and nothing else."""
     with (
         # The last: what answers there isn't what a Prefect server answers.

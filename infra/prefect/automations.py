@@ -1,4 +1,4 @@
-"""The automations: runs that nobody works on end, crashed ones are repeated, nights are told."""
+"""The automations end runs that nobody works on, repeat crashed ones, report failed nights."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from prefect.events.schemas.automations import AutomationCore
 
 # Of three heartbeats of 30 s one may be lost, and one late.
-_SILENCE = timedelta(seconds=120)
+_HEARTBEAT_LIMIT = timedelta(seconds=120)
 # A worker that has taken a run starts its process within seconds.
 _START_LIMIT = timedelta(seconds=300)
 # A pod may wait for a node that is made for it, and for an image of gigabytes.
 _POD_START_LIMIT = timedelta(hours=1)
 _HEARTBEAT = "prefect.flow-run.heartbeat"
 _ENDS = {f"prefect.flow-run.{end}" for end in ("Completed", "Failed", "Crashed", "Cancelled")}
-_TAKEN, _BEGUN = "prefect.flow-run.Pending", "prefect.flow-run.Running"
+_PENDING, _RUNNING = "prefect.flow-run.Pending", "prefect.flow-run.Running"
 # What ends a run's process: a run may also go back to its pool (`flows.rescheduling`).
-_LEAVES = {*_ENDS, "prefect.flow-run.AwaitingRetry"}
+_PROCESS_ENDS = {*_ENDS, "prefect.flow-run.AwaitingRetry"}
 
 
 def automations(resume: UUID) -> tuple[AutomationCore, ...]:
@@ -30,55 +30,60 @@ def automations(resume: UUID) -> tuple[AutomationCore, ...]:
 
     A run whose machine was lost stays Running for ever else: Prefect asks nobody. `resume` is the
     deployment that repeats. Sources: `docs.prefect.io`, "Detect zombie flows", and what was
-    measured: a run's tags are told with each of its events.
+    measured: a run's tags come with each of its events.
     """
     from prefect.client.schemas.objects import StateType
     from prefect.events.actions import ChangeFlowRunState, RunDeployment
     from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 
-    def ours(tag: str) -> dict[str, str]:
+    def tag_filter(tag: str) -> dict[str, str]:
         return {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{tag}"}
 
-    def of_pools(kind: str) -> dict[str, str]:
+    def pool_filter(kind: str) -> dict[str, str]:
         return {"prefect.resource.role": "work-pool", "prefect.work-pool.type": kind}
 
-    def silent(
-        after: str, expect: set[str], within: timedelta, *also: dict[str, str]
+    def silence_trigger(
+        after: str, expect: set[str], within: timedelta, *related: dict[str, str]
     ) -> EventTrigger:
         return EventTrigger(
-            match={"prefect.resource.id": "prefect.flow-run.*"}, match_related=[ours(TAG), *also],
+            match={"prefect.resource.id": "prefect.flow-run.*"},
+            match_related=[tag_filter(TAG), *related],
             for_each={"prefect.resource.id"}, posture=Posture.Proactive, threshold=1,
             after={after}, expect=expect, within=within,
         )  # fmt: skip
 
-    def crashed(message: str) -> ChangeFlowRunState:
+    def crash_action(message: str) -> ChangeFlowRunState:
         return ChangeFlowRunState(state=StateType.CRASHED, name="Crashed", message=message)
 
     return (
         AutomationCore(
             name="handoff: end runs whose process is gone",
             description="A run without a heartbeat for 120 s has lost its process.",
-            trigger=silent(_HEARTBEAT, {_HEARTBEAT, *_LEAVES}, _SILENCE),
-            actions=[crashed("No heartbeat: its process or its machine is gone.")],
+            trigger=silence_trigger(_HEARTBEAT, {_HEARTBEAT, *_PROCESS_ENDS}, _HEARTBEAT_LIMIT),
+            actions=[crash_action("No heartbeat: its process or its machine is gone.")],
         ),
         AutomationCore(
             name="handoff: end runs that never began",
             description="A run that a worker took, and that didn't begin within 300 s.",
-            trigger=silent(
-                _TAKEN, {_BEGUN, *_ENDS}, _START_LIMIT, of_pools(f"!{POD_TYPE}")
+            trigger=silence_trigger(
+                _PENDING, {_RUNNING, *_ENDS}, _START_LIMIT, pool_filter(f"!{POD_TYPE}")
             ),
-            actions=[crashed("It never began: the worker that took it is gone.")],
+            actions=[crash_action("It never began: the worker that took it is gone.")],
         ),
         AutomationCore(
             name="handoff: end pods that never began",
             description="A run whose pod has not begun within an hour.",
-            trigger=silent(_TAKEN, {_BEGUN, *_ENDS}, _POD_START_LIMIT, of_pools(POD_TYPE)),
-            actions=[crashed("It never began: no node took its pod, or its image isn't there.")],
+            trigger=silence_trigger(
+                _PENDING, {_RUNNING, *_ENDS}, _POD_START_LIMIT, pool_filter(POD_TYPE)
+            ),
+            actions=[
+                crash_action("It never began: no node took its pod, or its image isn't there.")
+            ],
         ),
         AutomationCore(
             name="handoff: end cancellations that nobody carries out",
             description="A run that is to be cancelled, and whose worker doesn't answer.",
-            trigger=silent("prefect.flow-run.Cancelling", _ENDS, _START_LIMIT),
+            trigger=silence_trigger("prefect.flow-run.Cancelling", _ENDS, _START_LIMIT),
             actions=[
                 ChangeFlowRunState(
                     state=StateType.CANCELLED, name="Cancelled", message="Its worker is gone.",
@@ -91,7 +96,7 @@ def automations(resume: UUID) -> tuple[AutomationCore, ...]:
             description="Each is started again in its own queue, at most twice.",
             trigger=EventTrigger(
                 match={"prefect.resource.id": "prefect.flow-run.*"},
-                match_related=ours(RESUME_TAG),
+                match_related=tag_filter(RESUME_TAG),
                 for_each={"prefect.resource.id"}, posture=Posture.Reactive, threshold=1,
                 expect={"prefect.flow-run.Crashed"}, within=timedelta(0),
             ),
@@ -104,7 +109,7 @@ def automations(resume: UUID) -> tuple[AutomationCore, ...]:
 
 
 def notification(recompile: UUID, block: UUID) -> AutomationCore:
-    """Return the automation that tells of nights in which a model failed, through a block.
+    """Return the automation that reports nights in which a model failed, through a block.
 
     `recompile` is the nightly's deployment, `block` one of Prefect's notification blocks, which
     keeps what is secret about it.

@@ -101,11 +101,11 @@ def deployments(nightly: Schedule, targets: tuple[str, ...] = ()) -> tuple[Deplo
             "handoff.flows.target.verify_on_target.verify_on_target", BUILD_POOL,
             "Compares a released package with its delivery again, on the worker's machine.",
         ),
-        *(deployment for slug in targets for deployment in _on_hardware(slug)),
+        *(deployment for slug in targets for deployment in _target_deployments(slug)),
     )  # fmt: skip
 
 
-def _on_hardware(slug: str) -> tuple[Deployment, Deployment]:
+def _target_deployments(slug: str) -> tuple[Deployment, Deployment]:
     pool = TARGET_POOLS[slug]
     return (
         Deployment(

@@ -19,24 +19,24 @@ from typing import BinaryIO, TypeVar
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, first_line
 from handoff.artifacts.isolated import isolated
 from handoff.artifacts.waiting import looks
-from handoff.infra.engine.budget import disk_full, has_no_room, is_disk_full
+from handoff.infra.engine.budget import disk_full, is_disk_full, is_out_of_space
 from handoff.infra.engine.environments import (
     child_environment,
+    prefect_variables,
     prepare_prefect,
-    settings_of_prefect,
 )
 from handoff.infra.engine.import_paths import empty_folder
-from handoff.infra.prefect.orphans import end_orphans_later, marks
-from handoff.infra.prefect.tracing import runs_traced
+from handoff.infra.prefect.orphans import end_orphans_later, mark_variables
+from handoff.infra.prefect.tracing import trace_runs
 from handoff.infra.servers import get_status, last_words
 from handoff.infra.settings import Settings, read_host_settings
-from handoff.infra.terminal.interruption import ending_soon
+from handoff.infra.terminal.interruption import interruptible
 
 # A first start migrates a fresh database, which took 12 to 17 s on two busy cores.
-_PATIENCE_S = 120.0
+_START_LIMIT_S = 120.0
 _PAUSE_S = 0.05
-_END_S = 5.0
-_started: list[EmbeddedServer] = []
+_STOP_LIMIT_S = 5.0
+_servers: list[EmbeddedServer] = []
 
 
 def begin_server(folder: Path) -> EmbeddedServer | None:
@@ -45,11 +45,11 @@ def begin_server(folder: Path) -> EmbeddedServer | None:
     It stands in `folder`, where nothing lies: it would read settings and import modules from there.
     None where Prefect was imported before: it has read its settings then, and starts its own.
     """
-    if not _started:
+    if not _servers:
         if "prefect" in sys.modules:
             return None
         server = EmbeddedServer(folder)
-        _started.append(server)
+        _servers.append(server)
         atexit.register(server.end)
         # Prefect reads it when it is imported; for others there is no server that one may name.
         os.environ["PREFECT_API_URL"] = server.api
@@ -57,7 +57,7 @@ def begin_server(folder: Path) -> EmbeddedServer | None:
             import prefect  # noqa: F401
         finally:
             del os.environ["PREFECT_API_URL"]
-    return _started[0]
+    return _servers[0]
 
 
 class EmbeddedServer:
@@ -65,7 +65,7 @@ class EmbeddedServer:
 
     def __init__(self, folder: Path) -> None:
         """Start it in `folder`; it answers after seconds."""
-        self._told: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        self._output: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         with socket.create_server(("127.0.0.1", 0)) as listening:
             self.api = f"http://127.0.0.1:{listening.getsockname()[1]}/api"
             # The options are those that Prefect starts its own with. The socket is handed over, so
@@ -76,53 +76,53 @@ class EmbeddedServer:
                     "prefect.server.api.server:create_app", "--fd", str(listening.fileno()),
                     "--log-level", "error", "--lifespan", "on",
                 ),
-                cwd=folder, env=_environment(), pass_fds=(listening.fileno(),),
+                cwd=folder, env=_server_environment(), pass_fds=(listening.fileno(),),
                 stdin=subprocess.DEVNULL,
-                stdout=self._told, stderr=self._told,
+                stdout=self._output, stderr=self._output,
                 # Ctrl-C is the command's, which ends it when it has reported.
                 start_new_session=True,
             )  # fmt: skip
 
     def wait(self) -> None:
         """Wait until it answers; raise `EnvironmentLacking` where it ends, or never does."""
-        for _ in looks(_PATIENCE_S, _PAUSE_S):
+        for _ in looks(_START_LIMIT_S, _PAUSE_S):
             if get_status(f"{self.api}/health") == 200:
                 return
             if self._process.poll() is not None:
                 break
-        raise self._failed()
+        raise self._start_error()
 
     def end(self) -> None:
         """End it; after seconds without asking."""
         self._process.terminate()
         try:
-            self._process.wait(_END_S)
+            self._process.wait(_STOP_LIMIT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
-    def _failed(self) -> EnvironmentLacking:
+    def _start_error(self) -> EnvironmentLacking:
         # The file has no name.
-        told = last_words(Path(f"/proc/self/fd/{self._told.fileno()}"))
-        ended = self._process.poll()
-        got = "no answer" if ended is None else f"it ended with {ended}"
+        last_line = last_words(Path(f"/proc/self/fd/{self._output.fileno()}"))
+        status = self._process.poll()
+        got = "no answer" if status is None else f"it ended with {status}"
         return EnvironmentLacking(
             "Prefect's embedded server did not start",
-            expected=f"an answer within {_PATIENCE_S:.0f} s",
-            got=f"{got}: {told}" if told else got,
+            expected=f"an answer within {_START_LIMIT_S:.0f} s",
+            got=f"{got}: {last_line}" if last_line else got,
             remedy="Is there room, and may this user write to the home folder? A server of your "
             "own can be named by PREFECT_API_URL",
         )
 
 
-def _environment() -> dict[str, str]:
+def _server_environment() -> dict[str, str]:
     """Return what the server sees: Prefect's settings, and none of the stores' or of others."""
-    as_prefect_does = {
+    server_settings = {
         "PREFECT_UI_ENABLED": "0",
         "PREFECT__SERVER_EPHEMERAL": "1",
         "PREFECT__SERVER_FINAL": "1",
     }
-    return {**child_environment(), **settings_of_prefect(), **marks(), **as_prefect_does}
+    return {**child_environment(), **prefect_variables(), **mark_variables(), **server_settings}
 
 
 T = TypeVar("T")
@@ -144,7 +144,7 @@ def call_flow(settings: Settings, workspace: Path | None, load: Callable[[], Cal
 
     host.provide(lambda: read_host_settings(settings, workspace))
     try:
-        with runs_traced(), ending_soon():
+        with trace_runs(), interruptible():
             flow = load()
             if server is not None:
                 server.wait()
@@ -153,7 +153,7 @@ def call_flow(settings: Settings, workspace: Path | None, load: Callable[[], Cal
         raise
     except Exception as error:
         # An embedded server that can't write answers that it is broken.
-        if is_disk_full(error) or (settings.is_embedded and has_no_room(settings.home)):
+        if is_disk_full(error) or (settings.is_embedded and is_out_of_space(settings.home)):
             raise disk_full("the flow", settings.home) from error
         # What is left is Prefect's own: a server that can't be reached, or doesn't let us in.
         raise EnvironmentLacking(

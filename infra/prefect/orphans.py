@@ -38,7 +38,7 @@ def end_orphans_later() -> None:
     _WATCHERS.append(watcher)
 
 
-def marks() -> dict[str, str]:
+def mark_variables() -> dict[str, str]:
     """Return the variables that a process has to have to be ended with this one."""
     return {_MARK: os.environ[_MARK]} if _MARK in os.environ else {}
 
@@ -64,7 +64,7 @@ def end_found(find: Callable[[], Iterable[int]]) -> None:
 
 def marked(variable: str, mark: str) -> dict[int, dict[str, str]]:
     """Return the environments of the other processes in which that variable is that mark."""
-    found = {}
+    environments = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():
             try:
@@ -73,8 +73,8 @@ def marked(variable: str, mark: str) -> dict[int, dict[str, str]]:
                 continue
             environment = dict(entry.partition("=")[::2] for entry in entries)
             if environment.get(variable) == mark:
-                found[int(folder.name)] = environment
-    return found
+                environments[int(folder.name)] = environment
+    return environments
 
 
 if __name__ == "__main__":

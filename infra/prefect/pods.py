@@ -18,21 +18,21 @@ from handoff.artifacts.errors import UsageProblem, first_line
 from handoff.artifacts.printable import one_line
 from handoff.infra.prefect.deployments import POOLS
 
-_LABEL = "stack/pool"
+_POOL_LABEL = "stack/pool"
 # What Prefect's worker insists on (prefect-kubernetes 0.8, `_get_base_job_manifest`).
 _CONTAINER = "prefect-job"
 # Prefect's worker writes its own login into each Job, where whoever may list Jobs reads it, and its
 # own home: a pod has both as its PodTemplate says. (To be null there is to be left out.)
-_OWN = dict.fromkeys(("PREFECT_API_AUTH_STRING", "PREFECT_API_KEY", "PREFECT_HOME"))
+_REMOVED_VARIABLES = dict.fromkeys(("PREFECT_API_AUTH_STRING", "PREFECT_API_KEY", "PREFECT_HOME"))
 _KINDS = ("PodTemplate", "PodTemplateList", "List")
 # A Job that ended is there for a day, with its pod's log.
-_KEPT_S = 86400
+_JOB_KEPT_S = 86400
 _RESOURCES = {
     f"{what}_{kind}": (f"{kind}s", what)
     for what in ("cpu", "memory")
     for kind in ("request", "limit")
 }
-_WANTED = "what 'kubectl get podtemplates -o json' prints"
+_EXPECTED = "what 'kubectl get podtemplates -o json' prints"
 
 
 def read_pod_pools(path: Path) -> dict[str, dict[str, Any]]:
@@ -41,18 +41,18 @@ def read_pod_pools(path: Path) -> dict[str, dict[str, Any]]:
     Raises `UsageProblem` for a file that holds none, and for a template that Prefect's worker or a
     run of ours couldn't be started from.
     """
-    found: dict[str, dict[str, Any]] = {}
+    pools: dict[str, dict[str, Any]] = {}
     for template in _templates(path):
-        pool = _pool(template)
-        if pool in found:
-            raise _refused(template, f"one for {pool}", "two", "Let one of them be for another")
-        found[pool] = base_job_template(template)
-    if not found:
+        pool = _pool_of(template)
+        if pool in pools:
+            raise _refusal(template, f"one for {pool}", "two", "Let one of them be for another")
+        pools[pool] = base_job_template(template)
+    if not pools:
         raise UsageProblem(
-            "there is no PodTemplate", expected=_WANTED, got=f"none in {path}",
+            "there is no PodTemplate", expected=_EXPECTED, got=f"none in {path}",
             remedy="Apply components/pods first, and look in its namespace",
         )  # fmt: skip
-    return found
+    return pools
 
 
 def base_job_template(template: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,14 +68,14 @@ def base_job_template(template: Mapping[str, Any]) -> dict[str, Any]:
     variables = {"image": container.get("image", "")}
     container["image"] = "{{ image }}"
     resources = container.setdefault("resources", {})
-    for name, (kind, what) in _RESOURCES.items():
-        if what in resources.get(kind, {}):
-            variables[name] = str(resources[kind][what])
-            resources[kind][what] = f"{{{{ {name} }}}}"
+    for name, (kind, resource) in _RESOURCES.items():
+        if resource in resources.get(kind, {}):
+            variables[name] = str(resources[kind][resource])
+            resources[kind][resource] = f"{{{{ {name} }}}}"
     # In the pod, where Kubernetes has no such fields and leaves them out: Prefect looks there.
     spec |= {"restartPolicy": "Never", "parallelism": 1, "completions": 1}
-    about = pod.get("metadata", {})
-    labels = dict(about.get("labels", {}))
+    metadata = pod.get("metadata", {})
+    labels = dict(metadata.get("labels", {}))
     namespace = str(template["metadata"].get("namespace", "default"))
     job = {
         "apiVersion": "batch/v1",
@@ -90,23 +90,25 @@ def base_job_template(template: Mapping[str, Any]) -> dict[str, Any]:
             "podReplacementPolicy": "Failed",
             "ttlSecondsAfterFinished": "{{ finished_job_ttl }}",
             "template": {
-                "metadata": {"labels": labels, "annotations": dict(about.get("annotations", {}))},
+                "metadata": {
+                    "labels": labels, "annotations": dict(metadata.get("annotations", {})),
+                },
                 "spec": spec,
             },
         },
     }  # fmt: skip
     return {
         "job_configuration": {
-            "name": "{{ name }}", "env": _OWN, "labels": "{{ labels }}",
+            "name": "{{ name }}", "env": _REMOVED_VARIABLES, "labels": "{{ labels }}",
             "namespace": namespace, "stream_output": False, "job_manifest": job,
         },
-        "variables": {"type": "object", "properties": _properties(variables)},
+        "variables": {"type": "object", "properties": _variable_schemas(variables)},
     }  # fmt: skip
 
 
-def _properties(defaults: Mapping[str, str]) -> dict[str, Any]:
+def _variable_schemas(defaults: Mapping[str, str]) -> dict[str, Any]:
     """Return what a deployment may change, as a JSON schema: Prefect's own names where it has."""
-    texts = {
+    schemas = {
         name: {"type": "string", "title": name.replace("_", " ").capitalize(), "default": value}
         for name, value in defaults.items()
     }
@@ -117,9 +119,9 @@ def _properties(defaults: Mapping[str, str]) -> dict[str, Any]:
         },
         "finished_job_ttl": {
             "type": "integer", "title": "Seconds for which a Job that ended is kept",
-            "default": _KEPT_S,
+            "default": _JOB_KEPT_S,
         },
-        **texts,
+        **schemas,
     }  # fmt: skip
 
 
@@ -129,19 +131,19 @@ def _templates(path: Path) -> list[dict[str, Any]]:
         content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageProblem(
-            "the file of PodTemplates can't be read", expected=_WANTED,
+            "the file of PodTemplates can't be read", expected=_EXPECTED,
             got=f"{path}: {first_line(error, 200)}", remedy="Write it again, and name it in --pods",
         ) from error  # fmt: skip
     kind = content.get("kind") if isinstance(content, dict) else None
     if kind not in _KINDS:
         raise UsageProblem(
-            "that is no PodTemplate", expected=_WANTED,
+            "that is no PodTemplate", expected=_EXPECTED,
             got=f"{one_line(str(kind))[:60]} in {path}", remedy="Name another file in --pods",
         )  # fmt: skip
-    listed = content.get("items") if kind != "PodTemplate" else [content]
+    entries = content.get("items") if kind != "PodTemplate" else [content]
     # The API's own lists leave the kind of their items out; kubectl's may hold others.
     items = [
-        item for item in listed or ()
+        item for item in entries or ()
         if isinstance(item, dict) and item.get("kind", "PodTemplate") == "PodTemplate"
     ]  # fmt: skip
     for item in items:
@@ -152,33 +154,33 @@ def _templates(path: Path) -> list[dict[str, Any]]:
 def _require_form(template: dict[str, Any]) -> None:
     try:
         containers = template["template"]["spec"]["containers"]
-        names = [one["name"] for one in containers]
+        names = [container["name"] for container in containers]
         well_formed = isinstance(template["metadata"].get("labels", {}), dict)
     except (KeyError, TypeError, AttributeError):
         names, well_formed = [], False
     if not well_formed:
-        raise _refused(template, "metadata, and template.spec.containers", "less", "Write it so")
+        raise _refusal(template, "metadata, and template.spec.containers", "less", "Write it so")
     if names != [_CONTAINER]:
-        raise _refused(
+        raise _refusal(
             template, f"one container, named {_CONTAINER}, which Prefect's worker asks for",
             ", ".join(map(str, names))[:200] or "none", "Name it so; others may be initContainers",
         )  # fmt: skip
 
 
-def _pool(template: dict[str, Any]) -> str:
+def _pool_of(template: dict[str, Any]) -> str:
     labels = template["metadata"].get("labels", {})
-    pool = str(labels.get(_LABEL, ""))
+    pool = str(labels.get(_POOL_LABEL, ""))
     if pool not in POOLS:
-        raise _refused(
-            template, f"a label {_LABEL} with one of Handoff's pools, such as handoff-build",
+        raise _refusal(
+            template, f"a label {_POOL_LABEL} with one of Handoff's pools, such as handoff-build",
             pool[:60] or "none", "Add it",
         )  # fmt: skip
     return pool
 
 
-def _refused(template: dict[str, Any], expected: str, got: str, remedy: str) -> UsageProblem:
-    about = template.get("metadata")
-    name = about.get("name") if isinstance(about, dict) else None
+def _refusal(template: dict[str, Any], expected: str, got: str, remedy: str) -> UsageProblem:
+    metadata = template.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
     return UsageProblem(
         f"runs can't be started from the PodTemplate {one_line(str(name))[:60]}",
         expected=expected, got=one_line(got), remedy=remedy,

@@ -1,6 +1,6 @@
 """Prefect's work pools, the workers that poll them, and each flow run's share of the cores.
 
-A worker with several slots tells its flow runs the sets of cores by an environment variable; each
+A worker with several slots gives its flow runs the sets of cores by an environment variable; each
 takes one that is free and leaves it by ending, however it ends: what says that a set is taken is a
 lock on a file. A compile beside another one on the same cores would take twice as long, and what is
 timed there would say little.
@@ -28,58 +28,58 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import WorkPool
 
 
-VARIABLE = "HANDOFF_CORE_SETS"
+CORE_SETS_VARIABLE = "HANDOFF_CORE_SETS"
 # What the names of Handoff's pools begin with, and how many pools a server is asked for.
-_OURS = "handoff-"
-_MOST_POOLS = 200
+_PREFIX = "handoff-"
+_MAX_POOLS = 200
 # A run whose end was asked for holds its cores until it has ended.
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.5
 # Held until this process ends.
-_taken: list[int] = []
+_held_locks: list[int] = []
 
 
 def share_out(cores: Iterable[int], shares: int) -> list[tuple[int, ...]]:
     """Return so many shares of the cores; those beside each other, which share caches, together."""
     ordered = sorted(cores)
-    share, rest = divmod(len(ordered), shares)
+    share, remainder = divmod(len(ordered), shares)
     sets, begin = [], 0
     for index in range(shares):
-        end = begin + share + (index < rest)
+        end = begin + share + (index < remainder)
         sets.append(tuple(ordered[begin:end]))
         begin = end
     return sets
 
 
 def as_variable(pool: str, sets: Sequence[Sequence[int]]) -> dict[str, str]:
-    """Return the variable that tells a pool's flow runs the sets."""
-    return {VARIABLE: " ".join([pool, *(",".join(map(str, cores)) for cores in sets)])}
+    """Return the variable that gives a pool's flow runs the sets."""
+    return {CORE_SETS_VARIABLE: " ".join([pool, *(",".join(map(str, cores)) for cores in sets)])}
 
 
 def take_cores(environment: Mapping[str, str], folder: Path) -> tuple[int, ...]:
-    """Let this process, and what it starts, use a free set alone; return it, () where none is told.
+    """Let this process, and what it starts, use a free set alone; return it, () for none.
 
     `folder` holds the locks: one for all flow runs of a user on this machine. Where no set becomes
     free for a minute, which slots and sets of equal number don't let happen, all cores are used.
     """
-    pool, *told = environment.get(VARIABLE, "").split() or [""]
-    if not told:
+    pool, *sets = environment.get(CORE_SETS_VARIABLE, "").split() or [""]
+    if not sets:
         return ()
     for _ in looks(_PATIENCE_S, _PAUSE_S):
-        for text in told:
-            if _lock(folder / f"cores-{pool}-{text.replace(',', '_')}.lock"):
+        for text in sets:
+            if _take_lock(folder / f"cores-{pool}-{text.replace(',', '_')}.lock"):
                 cores = tuple(map(int, text.split(",")))
                 os.sched_setaffinity(0, cores)
                 return cores
     return ()
 
 
-def _lock(path: Path) -> bool:
+def _take_lock(path: Path) -> bool:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if not try_lock(descriptor):
         os.close(descriptor)
         return False
-    _taken.append(descriptor)
+    _held_locks.append(descriptor)
     return True
 
 
@@ -95,19 +95,19 @@ def ensure_pools(
     """
     from prefect.client.schemas.actions import WorkPoolUpdate
 
-    found = set()
+    pod_pools = set()
     for name in names:
         template = in_pods.get(name)
-        held = _have_pool(client, name, template)
-        if template and held.base_job_template != template:
-            _require_pods(name, held.type)
+        existing = _ensure_pool(client, name, template)
+        if template and existing.base_job_template != template:
+            _require_pods(name, existing.type)
             client.update_work_pool(name, WorkPoolUpdate(base_job_template=template))
-        if held.type == POD_TYPE:
-            found.add(name)
-    return frozenset(found)
+        if existing.type == POD_TYPE:
+            pod_pools.add(name)
+    return frozenset(pod_pools)
 
 
-def _have_pool(client: SyncPrefectClient, name: str, template: dict[str, Any] | None) -> WorkPool:
+def _ensure_pool(client: SyncPrefectClient, name: str, template: dict[str, Any] | None) -> WorkPool:
     """Return the pool, made where it is missing: for pods where there is a template of such."""
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
@@ -141,13 +141,13 @@ def require_processes(client: SyncPrefectClient, name: str) -> None:
     from prefect.exceptions import ObjectNotFound
 
     try:
-        held = client.read_work_pool(name)
+        existing = client.read_work_pool(name)
     except ObjectNotFound:
         return  # Prefect's worker makes it, or says why not
-    if held.type != "process":
+    if existing.type != "process":
         raise UsageProblem(
             f"each run of {name} gets a pod of its own", expected="a pool of the type process",
-            got=f"one of the type {one_line(held.type)[:40]}",
+            got=f"one of the type {one_line(existing.type)[:40]}",
             remedy=f"Prefect's own worker makes them: 'prefect worker start --type {POD_TYPE} "
             f"--pool {name}'. Or name another pool",
         )  # fmt: skip
@@ -163,8 +163,8 @@ def online_workers(client: SyncPrefectClient) -> dict[str, list[str]]:
             for worker in client.read_workers_for_work_pool(pool.name)
             if worker.status == WorkerStatus.ONLINE
         ]
-        for pool in client.read_work_pools(limit=_MOST_POOLS)
-        if pool.name.startswith(_OURS)
+        for pool in client.read_work_pools(limit=_MAX_POOLS)
+        if pool.name.startswith(_PREFIX)
     }
 
 
@@ -190,11 +190,11 @@ def is_online(api: str, login: str, pool: str, worker: str, started: float) -> b
     except (httpx.HTTPError, PrefectHTTPStatusError):
         return False
     return any(
-        each.name == worker
-        and each.status == "ONLINE"
-        and each.last_heartbeat_time is not None
-        and each.last_heartbeat_time >= since
-        for each in workers
+        entry.name == worker
+        and entry.status == "ONLINE"
+        and entry.last_heartbeat_time is not None
+        and entry.last_heartbeat_time >= since
+        for entry in workers
     )
 
 

@@ -34,7 +34,7 @@ def told_in_sentences(what: str, expected: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except (PrefectHTTPStatusError, httpx.HTTPStatusError) as error:
-        raise _of_status(error, what, expected) from error
+        raise _status_error(error, what, expected) from error
     except (httpx.HTTPError, OSError) as error:
         raise EnvironmentLacking(
             "the Prefect server can't be reached", expected="an answer from PREFECT_API_URL",
@@ -53,10 +53,10 @@ def open_client(api: str, login: str) -> SyncPrefectClient:
     """Return a client of the server at an address; to this machine's own no proxy is between."""
     from prefect.client.orchestration import SyncPrefectClient
 
-    way: dict[str, Any] = {"trust_env": not is_loopback(api)}
+    settings: dict[str, Any] = {"trust_env": not is_loopback(api)}
     if isinstance(login, Key):
-        return SyncPrefectClient(api, api_key=login, httpx_settings=way)
-    return SyncPrefectClient(api, auth_string=login or None, httpx_settings=way)
+        return SyncPrefectClient(api, api_key=login, httpx_settings=settings)
+    return SyncPrefectClient(api, auth_string=login or None, httpx_settings=settings)
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def asked_client(
         yield client
 
 
-def keep_variable(client: SyncPrefectClient, name: str, value: dict[str, Any]) -> None:
+def write_variable(client: SyncPrefectClient, name: str, value: dict[str, Any]) -> None:
     """Let the server hold a variable of ours, in the place of what it held by that name."""
     from prefect.client.schemas.actions import VariableCreate, VariableUpdate
     from prefect.exceptions import ObjectAlreadyExists
@@ -82,7 +82,7 @@ def keep_variable(client: SyncPrefectClient, name: str, value: dict[str, Any]) -
         client.update_variable(VariableUpdate(name=name, value=value))
 
 
-def _of_status(error: Any, what: str, expected: str) -> HandoffError:  # noqa: ANN401 - of httpx or of Prefect
+def _status_error(error: Any, what: str, expected: str) -> HandoffError:  # noqa: ANN401 - of httpx or of Prefect
     status = int(error.response.status_code)
     if status in (401, 403):
         return EnvironmentLacking(

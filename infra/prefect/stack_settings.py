@@ -12,11 +12,11 @@ from typing import Any
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError
 from handoff.artifacts.printable import one_line
 from handoff.artifacts.release.signing import public_key_of
-from handoff.infra.prefect.prefect_api import asked_client, keep_variable
+from handoff.infra.prefect.prefect_api import asked_client, write_variable
 
-_NAME = "handoff-stack"
+_VARIABLE = "handoff-stack"
 # A variable holds 5000 characters.
-_LONGEST = 4500
+_MAX_CHARACTERS = 4500
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ def share(api: str, login: str, shared: StackSettings) -> None:
     Of more keys than a variable holds none is kept: who joins has to be given them.
     """
     plain = asdict(shared)
-    if len(str(plain)) > _LONGEST:
+    if len(str(plain)) > _MAX_CHARACTERS:
         plain["trusted"] = ()
     with asked_client(
         api, login, "the stack's settings", "a variable", "Then run it again"
     ) as client:
-        keep_variable(client, _NAME, {**plain, "trusted": list(plain["trusted"])})
+        write_variable(client, _VARIABLE, {**plain, "trusted": list(plain["trusted"])})
 
 
 def read_shared(api: str, login: str) -> StackSettings:
@@ -53,11 +53,11 @@ def read_shared(api: str, login: str) -> StackSettings:
     with asked_client(
         api, login, "to be asked for the stack's settings", "that", "Then join again"
     ) as client:
-        found = client.read_variable_by_name(_NAME)
+        variable = client.read_variable_by_name(_VARIABLE)
     try:
-        if found is None:
+        if variable is None:
             raise ValueError("none")
-        value: Any = found.value
+        value: Any = variable.value
         settings = {one_line(str(name)): one_line(str(v)) for name, v in value["settings"].items()}
         keys = tuple(map(str, value["trusted"]))
         signs = str(value["signs"])

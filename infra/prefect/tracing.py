@@ -14,7 +14,7 @@ from handoff.infra.settings import wants_traces
 
 
 @contextmanager
-def runs_traced() -> Iterator[None]:
+def trace_runs() -> Iterator[None]:
     """Send the spans of what runs in the body, where `OTEL_EXPORTER_OTLP_ENDPOINT` names a place.
 
     All are sent when the body ends, however that ends; a collector that doesn't answer is logged,

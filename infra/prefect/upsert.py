@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Held:
-    """A deployment as the server holds it now; `schedules` are told, as people read them."""
+    """A deployment as the server holds it now; `schedules` are as people read them."""
 
     name: str
     id: UUID
@@ -29,34 +29,37 @@ class Held:
 
 
 def upsert(
-    client: SyncPrefectClient, wanted: Deployment, *, resets: bool, in_pods: bool = False
+    client: SyncPrefectClient, deployment: Deployment, *, resets: bool, in_pods: bool = False
 ) -> Held:
-    """Make the server hold `wanted`, and return what it holds.
+    """Make the server hold `deployment`, and return what it holds.
 
     A new one gets its schedule. One that is there keeps its own and its pause, unless `resets`.
     With `in_pods` its runs get a pod each, which knows itself what to start.
     """
+    from prefect.client.schemas.actions import DeploymentUpdate
     from prefect.exceptions import ObjectNotFound
+    from prefect.utilities.importtools import import_object
 
-    flow = _load(wanted.flow)
-    name = f"{flow.name}/{wanted.name}"
-    ours = _what_is_ours(wanted, flow, in_pods=in_pods)
+    flow = import_object(deployment.flow)
+    name = f"{flow.name}/{deployment.name}"
+    fields = _managed_fields(deployment, flow, in_pods=in_pods)
     try:
-        held = client.read_deployment_by_name(name)
+        existing = client.read_deployment_by_name(name)
     except ObjectNotFound:
-        _create(client, wanted, flow, ours)
+        _create(client, deployment, flow, fields)
     else:
-        _update(client, held, ours)
+        # Creating it again, as Prefect's own 'deploy' does, would replace its schedules.
+        client.update_deployment(existing.id, DeploymentUpdate(parameters={}, **fields))
         if resets:
-            _put_back(client, wanted, held)
-    return _told(name, client.read_deployment_by_name(name))
+            _reset_schedules(client, deployment, existing)
+    return _read_state(name, client.read_deployment_by_name(name))
 
 
 def set_schedule(client: SyncPrefectClient, name: str, schedule: Schedule) -> Held:
     """Let this schedule be the only one of the deployment `name`; return what it holds then."""
-    held = client.read_deployment_by_name(name)
-    _replace_schedules(client, held, schedule)
-    return _told(name, client.read_deployment_by_name(name))
+    existing = client.read_deployment_by_name(name)
+    _replace_schedules(client, existing, schedule)
+    return _read_state(name, client.read_deployment_by_name(name))
 
 
 def held_cron(client: SyncPrefectClient, name: str) -> Schedule | None:
@@ -70,77 +73,70 @@ def held_cron(client: SyncPrefectClient, name: str) -> Schedule | None:
 
 
 def _create(
-    client: SyncPrefectClient, wanted: Deployment, flow: Any, ours: dict[str, Any]  # noqa: ANN401
+    client: SyncPrefectClient, deployment: Deployment, flow: Any, fields: dict[str, Any]  # noqa: ANN401
 ) -> None:  # fmt: skip
     from prefect.client.schemas.actions import DeploymentScheduleCreate
 
     schedules = []
-    if wanted.schedule:
-        cron = _cron(wanted.schedule)
-        schedules.append(DeploymentScheduleCreate(schedule=cron, active=True, slug=wanted.name))
+    if deployment.schedule:
+        cron = _cron(deployment.schedule)
+        schedules.append(DeploymentScheduleCreate(schedule=cron, active=True, slug=deployment.name))
     client.create_deployment(
         flow_id=client.create_flow_from_name(flow.name),
-        name=wanted.name,
+        name=deployment.name,
         schedules=schedules,
         paused=False,
-        **ours,
+        **fields,
     )
 
 
-def _update(
-    client: SyncPrefectClient, held: DeploymentResponse, ours: dict[str, Any]
-) -> None:  # fmt: skip
-    from prefect.client.schemas.actions import DeploymentUpdate
-
-    # Creating it again, as Prefect's own 'deploy' does, would replace its schedules.
-    client.update_deployment(held.id, DeploymentUpdate(parameters={}, **ours))
-
-
-def _what_is_ours(wanted: Deployment, flow: Any, *, in_pods: bool) -> dict[str, Any]:  # noqa: ANN401
+def _managed_fields(deployment: Deployment, flow: Any, *, in_pods: bool) -> dict[str, Any]:  # noqa: ANN401
     from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
     from prefect.utilities.callables import parameter_schema
 
     # A run that waits is not lost, one that is refused is.
     queues = ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.ENQUEUE)
     return {
-        "entrypoint": wanted.flow,
-        "work_pool_name": wanted.pool,
-        "description": wanted.description,
-        "tags": wanted.tags,
-        "concurrency_limit": wanted.limit,
-        "concurrency_options": queues if wanted.limit else None,
+        "entrypoint": deployment.flow,
+        "work_pool_name": deployment.pool,
+        "description": deployment.description,
+        "tags": deployment.tags,
+        "concurrency_limit": deployment.limit,
+        "concurrency_options": queues if deployment.limit else None,
         "parameter_openapi_schema": parameter_schema(flow).model_dump_for_openapi(),
         "enforce_parameter_schema": True,
         "job_variables": {} if in_pods else {"command": FLOW_RUN_COMMAND},
     }
 
 
-def _put_back(client: SyncPrefectClient, wanted: Deployment, held: DeploymentResponse) -> None:
-    if held.paused:
-        client.resume_deployment(held.id)
-    if wanted.schedule:
-        _replace_schedules(client, held, wanted.schedule)
+def _reset_schedules(
+    client: SyncPrefectClient, deployment: Deployment, existing: DeploymentResponse
+) -> None:
+    if existing.paused:
+        client.resume_deployment(existing.id)
+    if deployment.schedule:
+        _replace_schedules(client, existing, deployment.schedule)
     else:
-        for schedule in held.schedules:
-            client.delete_deployment_schedule(held.id, schedule.id)
+        for schedule in existing.schedules:
+            client.delete_deployment_schedule(existing.id, schedule.id)
 
 
 def _replace_schedules(
-    client: SyncPrefectClient, held: DeploymentResponse, schedule: Schedule
+    client: SyncPrefectClient, existing: DeploymentResponse, schedule: Schedule
 ) -> None:
     """Set the new one first: a break leaves two rather than none."""
     from prefect.client.schemas.actions import DeploymentScheduleCreate
 
     cron = _cron(schedule)
-    own = next((one for one in held.schedules if one.slug == held.name), None)
+    own = next((entry for entry in existing.schedules if entry.slug == existing.name), None)
     if own:
-        client.update_deployment_schedule(held.id, own.id, active=True, schedule=cron)
+        client.update_deployment_schedule(existing.id, own.id, active=True, schedule=cron)
     else:
-        made = DeploymentScheduleCreate(schedule=cron, active=True, slug=held.name)
-        client.create_deployment_schedules(held.id, [made])
-    for other in held.schedules:
+        new = DeploymentScheduleCreate(schedule=cron, active=True, slug=existing.name)
+        client.create_deployment_schedules(existing.id, [new])
+    for other in existing.schedules:
         if own is None or other.id != own.id:
-            client.delete_deployment_schedule(held.id, other.id)
+            client.delete_deployment_schedule(existing.id, other.id)
 
 
 def _cron(schedule: Schedule) -> CronSchedule:
@@ -149,23 +145,17 @@ def _cron(schedule: Schedule) -> CronSchedule:
     return CronSchedule(cron=schedule.cron, timezone=schedule.time_zone)
 
 
-def _told(name: str, held: DeploymentResponse) -> Held:
+def _read_state(name: str, response: DeploymentResponse) -> Held:
     from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 
-    told = []
-    for one in held.schedules:
-        schedule = one.schedule
+    schedules = []
+    for entry in response.schedules:
+        schedule = entry.schedule
         if isinstance(schedule, CronSchedule):
             text = f"{schedule.cron} {schedule.timezone or 'UTC'}"
         elif isinstance(schedule, IntervalSchedule):
             text = f"every {schedule.interval}"
         else:
             text = str(getattr(schedule, "rrule", "never"))
-        told.append(text if one.active else f"{text} (off)")
-    return Held(name, held.id, tuple(told), bool(held.paused))
-
-
-def _load(path: str) -> Any:  # noqa: ANN401 - a flow, whose parameters are its own
-    from prefect.utilities.importtools import import_object
-
-    return import_object(path)
+        schedules.append(text if entry.active else f"{text} (off)")
+    return Held(name, response.id, tuple(schedules), bool(response.paused))

@@ -51,7 +51,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 
 # Notes about where a delivery comes from: the numbers are the same, so that once is enough.
-_TOLD_ONCE = ("lineage-incomplete",)
+_SHOWN_ONCE = ("lineage-incomplete",)
 
 
 def print_findings(findings: Sequence[Finding], *, again: bool = False) -> None:
@@ -61,15 +61,15 @@ def print_findings(findings: Sequence[Finding], *, again: bool = False) -> None:
     comes behind an inspection: a note on where the delivery comes from is only named there.
     """
     for finding in findings:
-        if again and finding.severity == "note" and finding.code in _TOLD_ONCE:
-            named = f"{finding.code}, as 'handoff inspect' tells"
-            echo("  ", styled("note    ", fg=_COLOURS["note"]), named)
+        if again and finding.severity == "note" and finding.code in _SHOWN_ONCE:
+            hint = f"{finding.code}, as 'handoff inspect' tells"
+            echo("  ", styled("note    ", fg=_COLOURS["note"]), hint)
             continue
-        place = f"{finding.where}: " if finding.where else ""
-        message, remedy = one_line(f"{place}{finding.message}"), one_line(finding.remedy)
+        location = f"{finding.where}: " if finding.where else ""
+        message, remedy = one_line(f"{location}{finding.message}"), one_line(finding.remedy)
         severity = styled(f"{finding.severity:8}", fg=_COLOURS[finding.severity])
-        told = fitted(f"{message} [{finding.code}]", len(_MARGIN))
-        echo("  ", severity, told)
+        sentence = fitted(f"{message} [{finding.code}]", len(_MARGIN))
+        echo("  ", severity, sentence)
         echo(_MARGIN + fitted(remedy, len(_MARGIN)))
 
 
@@ -85,7 +85,7 @@ def fitted(text: str, margin: int) -> str:
 
 @contextmanager
 def shown_transfer() -> Iterator[Callable[[str, int, int], None]]:
-    """Give what draws how far a transfer is: it is told a file, bytes since then, bytes in all.
+    """Give what draws how far a transfer is: called with a file, bytes since then, bytes in all.
 
     On a terminal only, since a log wants no bars.
     """
@@ -99,12 +99,12 @@ def shown_transfer() -> Iterator[Callable[[str, int, int], None]]:
     with Progress(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as progress:
         rows: dict[str, Any] = {}
 
-        def tell(file: str, count: int, size_bytes: int) -> None:
+        def advance(file: str, count: int, size_bytes: int) -> None:
             if file not in rows:
                 rows[file] = progress.add_task(one_line(file), total=size_bytes)
             progress.update(rows[file], advance=count)
 
-        yield tell
+        yield advance
 
 
 def seconds(value: float) -> str:

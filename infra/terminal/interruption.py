@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from types import FrameType
 
 EXIT_CODE = 130
-TOLD = "handoff: interrupted; 'handoff list' shows what is released"
+MESSAGE = "handoff: interrupted; 'handoff list' shows what is released"
 # For a server of its own that records how the run ended.
 _PATIENCE_S = 5.0
 
 
 @contextmanager
-def ending_soon() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Let Ctrl-C end the process within seconds; raise `KeyboardInterrupt` where it was asked to.
 
     Where the signal is ignored, as in what a shell starts in the background, it stays so.
@@ -33,33 +33,33 @@ def ending_soon() -> Iterator[None]:
     ):
         yield
         return
-    asked = threading.Event()
+    interrupted = threading.Event()
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
-        if asked.is_set():
-            _leave()
-        asked.set()
+        if interrupted.is_set():
+            _exit_now()
+        interrupted.set()
         # What fails from now on fails for this.
         logging.disable(logging.CRITICAL)
-        later = threading.Timer(_PATIENCE_S, _leave)
-        later.daemon = True
-        later.start()
+        timer = threading.Timer(_PATIENCE_S, _exit_now)
+        timer.daemon = True
+        timer.start()
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     except BaseException as error:
-        if asked.is_set():
+        if interrupted.is_set():
             raise KeyboardInterrupt from error
         raise
     finally:
-        if not asked.is_set():
+        if not interrupted.is_set():
             signal.signal(signal.SIGINT, signal.default_int_handler)
-    if asked.is_set():
+    if interrupted.is_set():
         raise KeyboardInterrupt
 
 
-def _leave() -> None:
-    os.write(2, f"{TOLD}\n".encode())
+def _exit_now() -> None:
+    os.write(2, f"{MESSAGE}\n".encode())
     os._exit(EXIT_CODE)

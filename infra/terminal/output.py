@@ -13,15 +13,15 @@ import click
 from handoff.artifacts.printable import one_line, printable, printable_json
 
 
-class Styled(str):
+class StyledText(str):
     """Text that is printable already, and holds the colours that we have given it."""
 
     __slots__ = ()
 
 
-def styled(text: str, **style: Any) -> Styled:  # noqa: ANN401 - click's own words
+def styled(text: str, **style: Any) -> StyledText:  # noqa: ANN401 - click's own words
     """Return text in a colour, or bold, where the terminal has that."""
-    return Styled(click.style(printable(text), **style))
+    return StyledText(click.style(printable(text), **style))
 
 
 def echo(*parts: str, err: bool = False, nl: bool = True) -> None:
@@ -29,14 +29,14 @@ def echo(*parts: str, err: bool = False, nl: bool = True) -> None:
 
     What would move a terminal's cursor, or hide, is written out.
     """
-    shown = (part if isinstance(part, Styled) else printable(part) for part in parts)
-    click.echo("".join(shown), err=err, nl=nl)
+    texts = (part if isinstance(part, StyledText) else printable(part) for part in parts)
+    click.echo("".join(texts), err=err, nl=nl)
 
 
 def ask(question: str, default: str | None) -> str:
     """Ask on standard error until there is an answer; Enter takes the default."""
-    told = None if default is None else printable(default)
-    answer: str = click.prompt(printable(question), default=told, err=True)
+    shown_default = None if default is None else printable(default)
+    answer: str = click.prompt(printable(question), default=shown_default, err=True)
     return answer
 
 
@@ -47,7 +47,7 @@ def ask_secret(question: str) -> str:
 
 
 def on_terminal() -> bool:
-    """Tell whether there is somebody to ask."""
+    """Return whether there is somebody to ask."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -60,7 +60,7 @@ class OneLine(logging.Formatter):
 
 
 # What progress adds to its records.
-_ADDED = ("step", "phase", "seconds", "does")
+_EXTRA_FIELDS = ("step", "phase", "seconds", "does")
 
 
 class JsonLine(logging.Formatter):
@@ -72,16 +72,18 @@ class JsonLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object, in one line."""
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        told |= {name: getattr(record, name) for name in _ADDED if getattr(record, name, "") != ""}
+        fields |= {
+            name: getattr(record, name) for name in _EXTRA_FIELDS if getattr(record, name, "") != ""
+        }
         if record.exc_info:
-            told["trace"] = self.formatException(record.exc_info)
-        return printable_json(json.dumps(told, ensure_ascii=False))
+            fields["trace"] = self.formatException(record.exc_info)
+        return printable_json(json.dumps(fields, ensure_ascii=False))
 
 
 def log_lines(logger: logging.Logger) -> None:
@@ -89,10 +91,10 @@ def log_lines(logger: logging.Logger) -> None:
 
     Raises `UsageProblem` for a form of log that there isn't.
     """
-    from handoff.infra.settings import logs_json
+    from handoff.infra.settings import wants_json_logs
 
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLine() if logs_json() else OneLine("%(asctime)s %(message)s"))
+    handler.setFormatter(JsonLine() if wants_json_logs() else OneLine("%(asctime)s %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False

@@ -64,12 +64,12 @@ def print_release(
 ) -> None:
     """Print a release for a person: what was noticed, how fast it is, and each target's outcome.
 
-    `report` is the address of the version's report. Why a target is refused is not told: the
-    refusal itself, which follows, tells that.
+    `report` is the address of the version's report. Why a target is refused is not printed: the
+    refusal itself, which follows, says that.
     """
     title = f"{manifest.model} version {version}" if version else f"{manifest.model}, not released"
-    named = f" ({', '.join('@' + alias for alias in aliases)})" if aliases else ""
-    echo(f"\n{title}{named}: record {manifest.digest.short}, delivery {manifest.verdict}")
+    suffix = f" ({', '.join('@' + alias for alias in aliases)})" if aliases else ""
+    echo(f"\n{title}{suffix}: record {manifest.digest.short}, delivery {manifest.verdict}")
     print_findings(manifest.findings, again=True)
     timings = [row for target in manifest.targets for row in _timing_rows(target)]
     if timings:
@@ -82,7 +82,7 @@ def print_release(
             columns = search_columns(target)
             print_table(f"{target.slug}: the search", columns, search_rows(target))
         inputs = "; ".join(told_inputs(manifest.signature, target))
-        told = (
+        notes = (
             *([f"compared on inputs {inputs}"] if inputs else []),
             *(f"not compared: {text}" for text in target.skipped),
             *target.notes,
@@ -93,7 +93,7 @@ def print_release(
             *([f"verified under emulation: {target.emulated}"] if target.emulated else []),
             *(check.text for check in target.torches),
         )
-        for text in filter(None, told):
+        for text in filter(None, notes):
             echo("  " + fitted(f"{target.slug}: {text}", 2))
     if manifest.targets:
         print_table("", _COLUMNS, [_summary_row(manifest, target) for target in manifest.targets])
@@ -127,9 +127,9 @@ def _summary_row(manifest: Manifest, target: TargetRecord) -> tuple[str, ...]:
     error = "-" if target.max_abs is None else f"{target.max_abs:.2g}"
     if target.is_wrong_on_special_inputs_alone:
         error += ", wrong on special inputs"
-    weight = measured_size(target.size_bytes)
+    size = measured_size(target.size_bytes)
     speed = target.headline.over_eager.text if target.headline else "-"
-    return (target.slug, verdict, error, _rtol_needed(manifest, target), speed, weight)
+    return (target.slug, verdict, error, _rtol_needed(manifest, target), speed, size)
 
 
 def _rtol_needed(manifest: Manifest, target: TargetRecord) -> str:

@@ -17,17 +17,17 @@ from handoff.artifacts.printable import one_line
 from handoff.artifacts.release.interval import size
 from handoff.flows.progress import LOGGER
 from handoff.infra.cli.group import is_quiet
-from handoff.infra.settings import logs_json
+from handoff.infra.settings import wants_json_logs
 from handoff.infra.terminal.output import JsonLine, echo
 from handoff.infra.terminal.step_times import WHOLE, StepTimes
 
 NO_TIMES = StepTimes({})
 _START = "start"
-_WHAT_STARTS = "  Prefect, which records the run"
+_START_PURPOSE = "  Prefect, which records the run"
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-_TURNS_A_SECOND = 8
+_REFRESH_HZ = 8
 # What takes less needs no announcement in a log.
-_LONG_S = 5.0
+_ANNOUNCE_AFTER_S = 5.0
 
 
 class _PlainProgress(logging.Handler):
@@ -36,35 +36,35 @@ class _PlainProgress(logging.Handler):
     def __init__(self, times: StepTimes) -> None:
         super().__init__()
         self._times = times
-        self._waits: dict[str, threading.Timer] = {}
+        self._timers: dict[str, threading.Timer] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         phase, step = getattr(record, "phase", ""), getattr(record, "step", "")
-        before = self._times.expected(step)
+        last_s = self._times.expected(step)
         if phase == "begin":
-            if before is not None and before >= _LONG_S:
-                echo(f"{record.getMessage()} (last time: {_duration(before)})", err=True)
+            if last_s is not None and last_s >= _ANNOUNCE_AFTER_S:
+                echo(f"{record.getMessage()} (last time: {_format_duration(last_s)})", err=True)
             elif getattr(record, "bound", ""):
                 echo(record.getMessage(), err=True)
             else:
-                self._announce_later(step, f"{record.getMessage()}{_purpose(record)}")
+                self._announce_later(step, f"{record.getMessage()}{_format_purpose(record)}")
         elif phase != "under way":
-            if wait := self._waits.pop(step, None):
-                wait.cancel()
-            told = f" (last time: {_duration(before)})" if before is not None else ""
-            echo(record.getMessage() + told + _purpose(record), err=True)
+            if timer := self._timers.pop(step, None):
+                timer.cancel()
+            comparison = f" (last time: {_format_duration(last_s)})" if last_s is not None else ""
+            echo(record.getMessage() + comparison + _format_purpose(record), err=True)
 
-    def _announce_later(self, step: str, told: str) -> None:
+    def _announce_later(self, step: str, text: str) -> None:
         """Name a step of which nobody knew that it takes long, while it does."""
-        wait = threading.Timer(_LONG_S, echo, (told,), {"err": True})
-        wait.daemon = True
-        self._waits[step] = wait
-        wait.start()
+        timer = threading.Timer(_ANNOUNCE_AFTER_S, echo, (text,), {"err": True})
+        timer.daemon = True
+        self._timers[step] = timer
+        timer.start()
 
     def close(self) -> None:
         """Announce nothing more."""
-        for wait in self._waits.values():
-            wait.cancel()
+        for timer in self._timers.values():
+            timer.cancel()
         super().close()
 
 
@@ -77,62 +77,65 @@ class _LiveProgress(logging.Handler):
         self._began = time.monotonic()
         # An embedded Prefect takes seconds to start, and the flow runs after it.
         self._running: dict[str, float] = {_START: self._began}
-        self._moved: dict[str, str] = {}
-        self.live = Live(self, console=console, refresh_per_second=_TURNS_A_SECOND, transient=True)
+        self._details: dict[str, str] = {}
+        self.live = Live(self, console=console, refresh_per_second=_REFRESH_HZ, transient=True)
 
     def emit(self, record: logging.LogRecord) -> None:
         step: str = getattr(record, "step", record.getMessage())
-        phase, told = getattr(record, "phase", ""), record.__dict__
+        phase, fields = getattr(record, "phase", ""), record.__dict__
         if self._running.pop(_START, None) is not None:
             started_s = time.monotonic() - self._began
             if started_s >= 0.5:
-                self._finish(_START, started_s, _WHAT_STARTS, "done")
+                self._finish(_START, started_s, _START_PURPOSE, "done")
         if phase == "begin":
             self._running[step] = time.monotonic()
-            if told.get("bound"):
-                self._moved[step] = told["bound"]
+            if fields.get("bound"):
+                self._details[step] = fields["bound"]
         elif phase == "under way":
-            self._moved[step] = f"{size(told['done'])} of {size(told['total'])}"
+            self._details[step] = f"{size(fields['done'])} of {size(fields['total'])}"
         elif self._running.pop(step, None) is not None:
-            self._finish(step, told.get("seconds", 0.0), _purpose(record), phase)
+            self._finish(step, fields.get("seconds", 0.0), _format_purpose(record), phase)
 
     def _finish(self, step: str, took_s: float, purpose: str, phase: str) -> None:
         mark = {"failed": Text("refused ", "red"), "ended": Text("stopped ", "yellow")}.get(
             phase, Text("✓ ", "green")
         )
-        before = self._times.expected(step)
-        told = f" (last time: {_duration(before)})" if before is not None else ""
+        last_s = self._times.expected(step)
+        comparison = f" (last time: {_format_duration(last_s)})" if last_s is not None else ""
         line = Text(one_line(f"{step} {took_s:.1f} s"))
-        self.live.console.print(mark + line + Text(told + purpose, "dim"))
+        self.live.console.print(mark + line + Text(comparison + purpose, "dim"))
 
     def __rich__(self) -> Text:
         """Return the line as it is now: the whole first, since its end may be cut off."""
         now = time.monotonic()
-        turn = _SPINNER[int(now * _TURNS_A_SECOND) % len(_SPINNER)]
-        whole = self._elapsed(WHOLE, now - self._began)
+        spinner = _SPINNER[int(now * _REFRESH_HZ) % len(_SPINNER)]
+        elapsed = self._elapsed(WHOLE, now - self._began)
         # A copy, because steps begin and end in other threads.
         steps = [f"{s} {self._elapsed(s, now - began)}" for s, began in list(self._running.items())]
-        line = "  ".join([f"{turn} {whole}:", *steps])
+        line = "  ".join([f"{spinner} {elapsed}:", *steps])
         return Text(one_line(line), style="cyan", no_wrap=True, overflow="ellipsis", end="")
 
     def _elapsed(self, step: str, elapsed_s: float) -> str:
-        before = self._times.expected(step)
-        about = ""
-        if before is not None:
+        last_s = self._times.expected(step)
+        comparison = ""
+        if last_s is not None:
             # What takes much longer than last time is about nothing.
-            is_near, last = elapsed_s <= 2 * before + _LONG_S, _duration(before)
-            about = f" of about {last}" if is_near else f" (last time: {last})"
-        moved = self._moved.get(step)
-        return f"{elapsed_s:.0f} s{about}" + (f", {moved}" if moved else "")
+            is_near, last_text = (
+                elapsed_s <= 2 * last_s + _ANNOUNCE_AFTER_S,
+                _format_duration(last_s),
+            )
+            comparison = f" of about {last_text}" if is_near else f" (last time: {last_text})"
+        detail = self._details.get(step)
+        return f"{elapsed_s:.0f} s{comparison}" + (f", {detail}" if detail else "")
 
 
-def _purpose(record: logging.LogRecord) -> str:
+def _format_purpose(record: logging.LogRecord) -> str:
     """Return what a step is there for, after its name and time."""
     does = getattr(record, "does", "")
     return f"  {does}" if does else ""
 
 
-def _duration(took_s: float) -> str:
+def _format_duration(took_s: float) -> str:
     return f"{took_s:.1f} s" if took_s < 10 else f"{took_s:.0f} s"
 
 
@@ -150,7 +153,7 @@ def shown_progress(times: StepTimes = NO_TIMES) -> Iterator[None]:
     console = Console(stderr=True)
     # A dumb terminal can't go back in its line.
     live = None
-    if logs_json():
+    if wants_json_logs():
         handler: logging.Handler = logging.StreamHandler()
         handler.setFormatter(JsonLine())
     elif sys.stderr.isatty() and not console.is_dumb_terminal:

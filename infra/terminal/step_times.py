@@ -25,11 +25,11 @@ Times = dict[str, tuple[float, ...]]
 
 # The whole command, from its start to its end.
 WHOLE = "release"
-_KEPT = 5  # times of each step
-_STEPS = 200  # steps of each model, of which a target has about ten
-_MODELS = 500
+_RUNS_KEPT = 5  # times of each step
+_MAX_STEPS = 200  # steps of each model, of which a target has about ten
+_MAX_MODELS = 500
 _MAX_BYTES = 1 << 18
-_LONGEST_S = 1e6
+_MAX_STEP_S = 1e6
 # What a target takes from the compile cache is another matter than what is compiled.
 CACHED = "{step}, from the cache"
 # Nor is a release that is timed the same as one whose timings are taken over.
@@ -45,12 +45,12 @@ class StepTimes:
 
     def expected(self, step: str) -> float | None:
         """Return the median of a step's last times in seconds; None where it never ran here."""
-        known = self._times.get(step)
-        return statistics.median(known) if known else None
+        times = self._times.get(step)
+        return statistics.median(times) if times else None
 
     def medians(self) -> dict[str, float]:
         """Return the median of each step's last times, in seconds."""
-        return {step: statistics.median(known) for step, known in self._times.items() if known}
+        return {step: statistics.median(times) for step, times in self._times.items() if times}
 
 
 def times_folder(settings: Settings) -> Path:
@@ -60,27 +60,27 @@ def times_folder(settings: Settings) -> Path:
 
 def read_times(folder: Path, model: str) -> StepTimes:
     """Return what is known of the model's steps; nothing where no file of it can be read."""
-    return StepTimes(_read(_file_of(folder, model)))
+    return StepTimes(_read(_times_file(folder, model)))
 
 
 def keep_times(folder: Path, model: str, seconds: Mapping[str, float]) -> None:
     """Add one time for each step to what is known; the oldest go."""
     if not seconds:
         return
-    file = _file_of(folder, model)
+    file = _times_file(folder, model)
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with held(folder):
-            known = _read(file)
+            times = _read(file)
             for step, took_s in seconds.items():
                 # At the end, where the steps are that ran last.
-                known[step] = (*known.pop(step, ()), round(took_s, 3))[-_KEPT:]
-            write_whole(file, json.dumps(dict(list(known.items())[-_STEPS:])))
-            keep_newest(folder, _MODELS)
+                times[step] = (*times.pop(step, ()), round(took_s, 3))[-_RUNS_KEPT:]
+            write_whole(file, json.dumps(dict(list(times.items())[-_MAX_STEPS:])))
+            keep_newest(folder, _MAX_MODELS)
 
 
 def times_of(manifest: Manifest, seconds: Mapping[str, float]) -> dict[str, float]:
-    """Return a release's times under names that tell what was made from what was there already."""
+    """Return a release's times by names that part what was made from what was there already."""
     forms = {f"compile {target.slug}": CACHED for target in manifest.targets if target.reused}
     forms |= {f"probe {target.slug}": KNOWN for target in manifest.targets if target.taken_over}
     if forms:
@@ -91,31 +91,31 @@ def times_of(manifest: Manifest, seconds: Mapping[str, float]) -> dict[str, floa
 @contextmanager
 def noted_times() -> Iterator[dict[str, float]]:
     """Give what fills with the seconds of each step that is done while the body runs."""
-    noted: dict[str, float] = {}
-    handler = _Notes(noted)
+    seconds: dict[str, float] = {}
+    handler = _TimesHandler(seconds)
     LOGGER.addHandler(handler)
     began = time.monotonic()
     try:
-        yield noted
-        noted[WHOLE] = time.monotonic() - began
+        yield seconds
+        seconds[WHOLE] = time.monotonic() - began
     finally:
         LOGGER.removeHandler(handler)
 
 
-class _Notes(logging.Handler):
-    def __init__(self, noted: dict[str, float]) -> None:
+class _TimesHandler(logging.Handler):
+    def __init__(self, seconds: dict[str, float]) -> None:
         super().__init__()
-        self._noted = noted
+        self._seconds = seconds
 
     def emit(self, record: logging.LogRecord) -> None:
         if getattr(record, "phase", "") == "done":
-            told = record.__dict__
+            fields = record.__dict__
             # A step that runs again, for a search's variants, counts with all its runs.
-            step = told["step"]
-            self._noted[step] = self._noted.get(step, 0.0) + told["seconds"]
+            step = fields["step"]
+            self._seconds[step] = self._seconds.get(step, 0.0) + fields["seconds"]
 
 
-def _file_of(folder: Path, model: str) -> Path:
+def _times_file(folder: Path, model: str) -> Path:
     # A model's name is one path component (`artifacts.delivery.contract.require_model_name`).
     return folder / f"{model}.json"
 
@@ -128,15 +128,15 @@ def _read(file: Path) -> Times:
         return {}
     if not isinstance(plain, dict):
         return {}
-    return {step: times for step, given in plain.items() if (times := _whole(given))}
+    return {step: times for step, values in plain.items() if (times := _valid_times(values))}
 
 
-def _whole(given: object) -> tuple[float, ...]:
+def _valid_times(values: object) -> tuple[float, ...]:
     """Return the times that make sense among what a file holds for a step."""
-    if not isinstance(given, list):
+    if not isinstance(values, list):
         return ()
     return tuple(
         float(took_s)
-        for took_s in given[-_KEPT:]
-        if type(took_s) in (int, float) and 0 <= took_s < _LONGEST_S
+        for took_s in values[-_RUNS_KEPT:]
+        if type(took_s) in (int, float) and 0 <= took_s < _MAX_STEP_S
     )

@@ -210,17 +210,17 @@ def test_mlflow_serves_the_candidate_over_http(
     }
     given = inputs(3)
     with mlflow_process(tmp_path, "models serve", options, environment, "/ping") as address:
-        status, told = invoke(address, {name: array.tolist() for name, array in given.items()})
-        assert status == 200, told
-        found = np.array(json.loads(told)["predictions"], dtype=np.float32)
+        status, answer = invoke(address, {name: array.tolist() for name, array in given.items()})
+        assert status == 200, answer
+        found = np.array(json.loads(answer)["predictions"], dtype=np.float32)
         np.testing.assert_array_equal(found, expected(built_release, given))
         beyond = {**given, "ids": given["ids"] + ITEMS}
-        status, told = invoke(address, {name: array.tolist() for name, array in beyond.items()})
+        status, answer = invoke(address, {name: array.tolist() for name, array in beyond.items()})
         assert status == 400
-        assert "ids is not what the model takes: expected values from 0 to 999" in told
-        status, told = invoke(address, {"ids": [[1, 2]], "features": [[0.5]]})
+        assert "ids is not what the model takes: expected values from 0 to 999" in answer
+        status, answer = invoke(address, {"ids": [[1, 2]], "features": [[0.5]]})
         assert status == 400
-        assert "shape" in told
+        assert "shape" in answer
         status, _ = invoke(address, {name: array.tolist() for name, array in given.items()})
         assert status == 200
 

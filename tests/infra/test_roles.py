@@ -30,9 +30,9 @@ def test_nothing_of_a_release_is_there_and_doctor_finds_nothing_missing(
     names = sorted({name for names in EXTRAS.values() for name in names})
     code = f"import importlib.util as i; print([n for n in {names} if i.find_spec(n)])"
     assert run(python, tmp_path, "-c", code)[1].strip() == "[]"
-    ended, told, errors = run(python, tmp_path, "-m", "handoff", "doctor", "--json")
-    checks = {check["name"]: check for check in json.loads(told)["checks"]}
-    assert ended == 0, (told, errors)
+    status, output, errors = run(python, tmp_path, "-m", "handoff", "doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(output)["checks"]}
+    assert status == 0, (output, errors)
     assert checks["[release]"]["answer"] == "note"
     assert "handoff[release]" in checks["[release]"]["remedy"]
     assert not {"compiler", "registry", "flows"} & set(checks)
@@ -56,10 +56,10 @@ def test_a_command_of_another_role_names_the_extra_that_it_needs(
     arguments: tuple[str, ...], settings: dict[str, str], extra: str, python: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "module.py").touch()  # a folder without one is no delivery
-    ended, _, told = run(python, tmp_path, "-m", "handoff", *arguments, **settings)
-    assert ended == 1
-    assert f"expected handoff[{extra}], got handoff without it. Install it: pip install" in told
-    assert "Traceback" not in told
+    status, _, errors = run(python, tmp_path, "-m", "handoff", *arguments, **settings)
+    assert status == 1
+    assert f"expected handoff[{extra}], got handoff without it. Install it: pip install" in errors
+    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_a_function_of_another_role_names_it_too(
 ) -> None:
     code = f"import handoff\ntry: handoff.{call}\nexcept handoff.HandoffError as e: print(repr(e))"
     (tmp_path / "module.py").touch()  # a folder without one is no delivery
-    _, told, errors = run(python, tmp_path, "-c", code, **settings)
-    assert told.startswith("EnvironmentLacking("), errors
-    assert f"handoff[{extra}]" in told
+    _, output, errors = run(python, tmp_path, "-c", code, **settings)
+    assert output.startswith("EnvironmentLacking("), errors
+    assert f"handoff[{extra}]" in output
 
 
 def test_each_package_that_is_imported_is_in_the_base_or_brought_by_a_named_extra() -> None:

@@ -41,11 +41,11 @@ def test_a_serving_machine_lists_and_pulls_from_s3_without_what_releases_need(
     assert refused != 0
     assert "trust" in why
     assert handoff("keys", "trust", public)[0] == 0
-    ended, told, errors = handoff("list", "--json")
-    assert ended == 0, errors
-    assert "toy" in told
-    ended, told, errors = handoff("pull", "toy@candidate", "--to", "pulled")
-    assert ended == 0, errors
+    status, output, errors = handoff("list", "--json")
+    assert status == 0, errors
+    assert "toy" in output
+    status, output, errors = handoff("pull", "toy@candidate", "--to", "pulled")
+    assert status == 0, errors
     assert handoff("verify", "pulled")[0] == 0
     checks = json.loads(handoff("doctor", "--json")[1])["checks"]
     assert not [check for check in checks if check["answer"] == "missing"], checks
@@ -61,13 +61,13 @@ def test_a_deploying_machine_releases_what_a_serving_machine_loads(tmp_path: Pat
         ("release", "delivery"),
         ("pull", "own@candidate", "--to", "pulled"),
     ):
-        ended, told, errors = run(python, tmp_path, "-m", "handoff", *arguments)
-        assert ended == 0, (arguments, told, errors)
+        status, output, errors = run(python, tmp_path, "-m", "handoff", *arguments)
+        assert status == 0, (arguments, output, errors)
     served = "import handoff, torch; print(handoff.load('pulled', keys={keys!r})(torch.ones(3, 8)))"
     keys = next((tmp_path / "home").rglob("*.pub"))
-    ended, told, errors = run(python, tmp_path, "-c", served.format(keys=str(keys)))
-    assert ended == 0, errors
-    assert "tensor(" in told
+    status, output, errors = run(python, tmp_path, "-c", served.format(keys=str(keys)))
+    assert status == 0, errors
+    assert "tensor(" in output
 
 
 @pytest.mark.long

@@ -31,7 +31,7 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_places_that_a_person_names_from_a_folder_beside_are_told_whole(
+def test_places_that_a_person_names_from_a_folder_beside_are_passed_on_as_whole_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("deploying", "training/delivery"):
@@ -245,7 +245,7 @@ def test_a_step_may_take_the_memory_that_is_named_or_what_is_free(
             step_memory_bytes()
 
 
-def test_what_prefect_was_told_here_is_not_for_the_process_that_takes_this_ones_place(
+def test_what_was_set_for_prefect_here_is_not_for_the_process_that_takes_this_ones_place(
     tmp_path: Path,
 ) -> None:
     code = """

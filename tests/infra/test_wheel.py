@@ -47,8 +47,8 @@ def test_it_holds_every_file_of_the_rooms_that_git_keeps(names: list[str]) -> No
 
 def test_it_says_which_commit_it_is_of_and_which_extras_there_are(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        (told,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
-        metadata = email.message_from_bytes(archive.read(told))
+        (metadata_file,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        metadata = email.message_from_bytes(archive.read(metadata_file))
         commit = archive.read("handoff/commit.txt").decode().strip()
     head = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
     assert commit == subprocess.run(head, check=True, capture_output=True, text=True).stdout.strip()

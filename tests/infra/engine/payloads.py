@@ -88,7 +88,7 @@ def have_network():
     names = [line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line]
     assert set(names) - {"lo"}
 parent = f"/proc/{place['flow']}/"
-told = {
+results = {
     "read its delivery": attempt(read(place["delivery"] + "/module.py")),
     "write to its workspace": attempt(write(place["workspace"] + "/written")),
     "run a compiler": attempt(lambda: subprocess.run(["g++", "--version"], check=True,
@@ -117,7 +117,7 @@ told = {
     "leave its group": attempt(leave),
     "have a way to the network": attempt(have_network),
 }
-print("MARK" + json.dumps(told), flush=True)
+print("MARK" + json.dumps(results), flush=True)
 """
 
 _EXTENSION = """
@@ -147,7 +147,7 @@ class Places:
         """The build's own folder."""
         return self.folder / "home" / "builds" / "one"
 
-    def told(self) -> dict[str, str]:
+    def paths(self) -> dict[str, str]:
         """Return the paths by the names that the payload knows them by."""
         home, builds = self.folder / "home", self.workspace.parent
         return {name: str(path) for name, path in {
@@ -160,33 +160,33 @@ class Places:
 
     def furnish(self) -> None:
         """Put there what a payload is after."""
-        told = self.told()
+        paths = self.paths()
         for name in ("delivery", "other"):
-            write_delivery(Path(told[name]), nn.Linear(4, 2), {"input": torch.randn(6, 4)})
+            write_delivery(Path(paths[name]), nn.Linear(4, 2), {"input": torch.randn(6, 4)})
         for path in (
-            told["key"], f"{told['build']}/reference.pt", f"{told['home']}/token",
-            f"{told['packages']}/other/model.so", f"{told['shared']}/headers/own.h",
-            f"{told['programs']}/handoff-runner",
+            paths["key"], f"{paths['build']}/reference.pt", f"{paths['home']}/token",
+            f"{paths['packages']}/other/model.so", f"{paths['shared']}/headers/own.h",
+            f"{paths['programs']}/handoff-runner",
         ):  # fmt: skip
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).write_text("what a payload is after")
-        Path(told["key"]).chmod(0o600)
+        Path(paths["key"]).chmod(0o600)
 
 
 def attempts(folder: Path) -> dict[str, dict[str, bool]]:
     """Return what a payload could do, by the kind of process; work in the empty `folder`."""
     places = Places(folder)
     places.furnish()
-    told = places.told()
-    payload = _ATTEMPTS.replace("PLACES", repr({**told, "flow": os.getpid()}))
+    paths = places.paths()
+    payload = _ATTEMPTS.replace("PLACES", repr({**paths, "flow": os.getpid()}))
     code = folder / "extensions"
     code.mkdir()
     (code / "planted_payload.py").write_text(_EXTENSION.replace("TEXT", repr(payload)))
-    with _found_in(code), _server(told["server"]):
+    with _found_in(code), _server(paths["server"]):
         recipe = Recipe(extensions=(f"planted_payload@{digest_extension('planted_payload')}",))
-        with Processes(places.workspace, recipe, delivery=Path(told["delivery"])) as processes:
+        with Processes(places.workspace, recipe, delivery=Path(paths["delivery"])) as processes:
             jobs, target = processes.jobs, native_cpu_target()
-            processes.graph.run(IntakeJob(Path(told["delivery"]), jobs.staging), limit_s=300)
+            processes.graph.run(IntakeJob(Path(paths["delivery"]), jobs.staging), limit_s=300)
             optimized = processes.optimizer().run(jobs.optimize(), limit_s=300)
             compiling = processes.compiler(target)
             compiling.run(jobs.compile(optimized, target), limit_s=900)
@@ -231,8 +231,8 @@ def table(found: dict[str, dict[str, bool]]) -> str:
     kinds = list(found)
     lines = ["| a payload tries to | " + " | ".join(kinds) + " |", "|---|" + "---|" * len(kinds)]
     for attempt in (*NEEDED, *REFUSED):
-        told = ("does it" if found[kind][attempt] else "can't" for kind in kinds)
-        lines.append(f"| {attempt} | " + " | ".join(told) + " |")
+        cells = ("does it" if found[kind][attempt] else "can't" for kind in kinds)
+        lines.append(f"| {attempt} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -240,15 +240,15 @@ def main() -> None:
     """Try, and print or write the table; end with 1 where something was possible."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     # A home that isn't below the folder for temporary files, as a user's isn't.
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="handoff-payloads-") as folder:
         os.environ["HANDOFF_HOME"] = str(Path(folder, "home"))
         found = attempts(Path(folder))
     text = table(found)
     print(text)
-    if given.write:
-        write_between_marks(given.write, "payloads", text)
+    if options.write:
+        write_between_marks(options.write, "payloads", text)
     possible = any(found[kind][attempt] for kind in found for attempt in REFUSED)
     sys.exit(1 if possible else 0)
 

@@ -157,13 +157,13 @@ def test_a_signal_is_a_crash_that_names_it_and_the_next_job_runs(
 
 
 @pytest.mark.parametrize(
-    ("end", "told"),
+    ("end", "message"),
     [("os.kill(os.getpid(), 40)", "got signal 40;"), ("os._exit(0)", "got exit status 0;")],
 )
 def test_an_end_without_a_name_is_a_crash_too(
-    forked: StepProcess, tmp_path: Path, end: str, told: str
+    forked: StepProcess, tmp_path: Path, end: str, message: str
 ) -> None:
-    with pytest.raises(StepCrashed, match=told):
+    with pytest.raises(StepCrashed, match=message):
         forked.run(delivering(tmp_path, f"import os\n{end}\n"), limit_s=60)
 
 
@@ -300,7 +300,7 @@ def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
     assert not alive
 
 
-def test_a_missing_file_is_told_and_not_a_trace(process: StepProcess, tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_without_a_trace(process: StepProcess, tmp_path: Path) -> None:
     job = VerifyJob(tmp_path / "none", tmp_path / "none.pt", Recipe())
     with pytest.raises(Exception, match=r"none\.pt") as caught:
         process.run(job, limit_s=120)
@@ -320,9 +320,9 @@ def test_how_far_an_upload_is_reaches_who_waits_for_it(
     finally:
         process.close()
     assert uploaded.evidence
-    told = [record.__dict__ for record in caplog.records]
-    assert (told[-1]["phase"], told[-1]["step"]) == ("under way", "upload")
-    assert (told[-1]["done"], told[-1]["total"]) == (total, total)
+    records = [record.__dict__ for record in caplog.records]
+    assert (records[-1]["phase"], records[-1]["step"]) == ("under way", "upload")
+    assert (records[-1]["done"], records[-1]["total"]) == (total, total)
 
 
 def test_the_limits_of_time_are_multiplied_by_the_factor(
@@ -337,7 +337,7 @@ def test_the_limits_of_time_are_multiplied_by_the_factor(
         process.run(look_up(tmp_path / "other"), limit_s=60)
 
 
-def test_a_step_that_asks_for_too_much_memory_is_told_its_budget(
+def test_a_step_that_asks_for_too_much_memory_is_refused_with_its_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HANDOFF_STEP_MEMORY", "2G")

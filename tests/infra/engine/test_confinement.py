@@ -64,10 +64,10 @@ def test_the_doctor_finds_nothing_that_is_still_possible() -> None:
         "while True:\n    threading.Thread(target=time.sleep, args=(60,)).start()\n",
     ],
 )
-def test_a_fork_bomb_is_ended_with_all_that_it_started_and_told(
+def test_a_fork_bomb_is_ended_with_all_that_it_started_and_reported(
     bomb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_groups, "MOST_THREADS", 300)
+    monkeypatch.setattr(process_groups, "MAX_THREADS", 300)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "planted_bomb.py").write_text(bomb)
     extensions = (f"planted_bomb@{digest_extension('planted_bomb')}",)

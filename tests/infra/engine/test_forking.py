@@ -22,7 +22,7 @@ import pytest
 from handoff.artifacts.errors import BudgetSpent, DeliveryUnreadable, StepCrashed, UsageProblem
 from handoff.infra.engine import child, forking, forkserver
 from handoff.infra.engine.child import ProcessPlan, StepProcess
-from handoff.infra.engine.forking import Forked, ForkRequest, ForkServers
+from handoff.infra.engine.forking import ForkedProcess, ForkRequest, ForkServers
 from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.optimize.extensions import digest_extension
@@ -89,8 +89,8 @@ PRELOADED = ("intake",)
 def fork_servers() -> Iterator[ForkServers]:
     own = ForkServers()
     yield own
-    for asked in own._servers.values():
-        asked.close()
+    for server in own._servers.values():
+        server.close()
 
 
 @pytest.fixture
@@ -105,14 +105,14 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServers]:
 def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServers]:
     """Fork servers that import once, where secrets are about, and one thread was asked for."""
     folder = tmp_path_factory.mktemp("lasting")
-    with fork_servers() as made, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(child, "FORK_SERVERS", made)
+    with fork_servers() as lasting_servers, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(child, "FORK_SERVERS", lasting_servers)
         patch.setenv("AWS_SECRET_ACCESS_KEY", "not for steps")
         patch.setenv("OMP_NUM_THREADS", "1")
         with closing(started(folder, "graph")) as process:
             refused_as_ever(process, folder)
         patch.undo()
-        yield made
+        yield lasting_servers
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_what_is_forked_has_what_a_program_of_its_own_has_and_no_more(
     forked, again = (seen_by_a_process(tmp_path, monkeypatch, environment) for _ in range(2))
     assert shared._servers
     off = ForkServers()
-    off.turn_off()
+    off.disable()
     monkeypatch.setattr(child, "FORK_SERVERS", off)
     alone = seen_by_a_process(tmp_path, monkeypatch, environment)
     # No two draw the same, where nothing is seeded.
@@ -209,7 +209,7 @@ def test_what_is_begun_early_is_what_is_asked_later(servers: ForkServers, tmp_pa
 
 def test_a_step_process_begins_no_servers() -> None:
     servers = ForkServers()
-    servers.turn_off()
+    servers.disable()
     servers.begin(())
     assert servers._servers == {}
 
@@ -334,14 +334,18 @@ def test_where_no_process_can_be_forked_the_log_says_so_and_the_server_goes_on(
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
     monkeypatch.setattr(os, "fork", refuse)
-    asked, _other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    server = forkserver._Server(asked, 0)
+    requests, _other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server = forkserver._Server(requests, 0)
     for number in range(2):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with (tmp_path / f"log-{number}").open("wb") as log:
-            given = [os.open(os.devnull, os.O_RDONLY), os.dup(log.fileno()), os.dup(log.fileno())]
-            server._fork(["graph", [], []], [*given, theirs.detach()])
-        forked = Forked(open(os.devnull, "wb"), ours)  # noqa: SIM115, PTH123 - closed with it
+            descriptors = [
+                os.open(os.devnull, os.O_RDONLY),
+                os.dup(log.fileno()),
+                os.dup(log.fileno()),
+            ]
+            server._fork_step_process(["graph", [], []], [*descriptors, theirs.detach()])
+        forked = ForkedProcess(open(os.devnull, "wb"), ours)  # noqa: SIM115, PTH123 - closed with it
         assert (forked.wait(5), forked.pid) == (1, None)
         assert "no process could be forked" in (tmp_path / f"log-{number}").read_text()
         forked.close()
@@ -369,7 +373,7 @@ def test_servers_and_all_they_forked_end_with_the_process_that_has_them(tmp_path
 def test_a_process_is_waited_for_as_long_as_is_said(shared: ForkServers, tmp_path: Path) -> None:
     with closing(started(tmp_path, "graph")) as process:
         refused_as_ever(process, tmp_path)
-        assert isinstance(process._process, Forked)
+        assert isinstance(process._process, ForkedProcess)
         began = time.monotonic()
         assert process._process.wait(0.2) is None
         assert time.monotonic() - began >= 0.2

@@ -1,4 +1,4 @@
-"""A full disk is told as what it is, whoever meets it: Python, numpy, safetensors, torch, g++."""
+"""A full disk is reported as such, whoever meets it: Python, numpy, safetensors, torch, g++."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torch import nn
 
 from handoff.artifacts.errors import DeliveryUnreadable, EnvironmentLacking, StepCrashed
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.infra.engine.budget import has_no_room, is_disk_full
+from handoff.infra.engine.budget import is_disk_full, is_out_of_space
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.optimize.messages import OptimizeJob
@@ -84,12 +84,12 @@ def test_whoever_finds_no_room_is_understood(writer: str, disk: Path) -> None:
 
 
 def test_a_disk_is_known_to_be_full_whatever_is_said(disk: Path) -> None:
-    assert not has_no_room(disk)
+    assert not is_out_of_space(disk)
     (disk / "ballast").write_bytes(bytes(shutil.disk_usage(disk).free))
-    assert has_no_room(disk)
+    assert is_out_of_space(disk)
     with patch.object(tempfile, "tempdir", str(disk)):
-        assert has_no_room(Path("/"))
-    assert not has_no_room(Path("/proc")), "which has no size"
+        assert is_out_of_space(Path("/"))
+    assert not is_out_of_space(Path("/proc")), "which has no size"
 
 
 def test_a_program_that_fails_without_a_word_beside_a_full_disk_says_nothing_of_a_package(
@@ -183,16 +183,16 @@ def test_an_embedded_server_that_fails_beside_a_full_disk_is_no_reason_of_its_ow
         "flow_calls.begin_server = lambda _: None\n"
         "def load(): raise RuntimeError('500 Internal Server Error')\n"
         "try: flow_calls.call_flow(read_settings(), None, load)\n"
-        "except EnvironmentLacking as told: print(told.what)\n"
+        "except EnvironmentLacking as error: print(error.what)\n"
     )
     environment = {k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}
 
-    def told() -> str:
+    def message() -> str:
         return subprocess.run(
             [sys.executable, "-c", program], env={**environment, "HANDOFF_HOME": str(disk)},
             capture_output=True, text=True, check=True, timeout=LIMIT_S,
         ).stdout.strip()  # fmt: skip
 
-    assert told() == "Prefect could not run the flow"
+    assert message() == "Prefect could not run the flow"
     (disk / "ballast").write_bytes(bytes(shutil.disk_usage(disk).free))
-    assert told() == "the flow found no room on a disk"
+    assert message() == "the flow found no room on a disk"

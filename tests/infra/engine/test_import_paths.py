@@ -132,17 +132,17 @@ def test_it_inspects_from_there(
 def test_a_subfolder_of_planted_modules_is_stood_in_and_only_the_command_follows_a_pythonpath(
     delivery: Path, repository: Path, marks: Path, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    told = tmp_path / "told"
+    log = tmp_path / "arguments.log"
     write(
         tmp_path / "site" / "sitecustomize.py",
-        f"import sys\nopen({str(told)!r}, 'a').write(' '.join(sys.orig_argv) + '\\n')\n",
+        f"import sys\nopen({str(log)!r}, 'a').write(' '.join(sys.orig_argv) + '\\n')\n",
     )
     given = {"PYTHONSTARTUP": "torch.py", "PYTHONPATH": str(tmp_path / "site")}
     ended = run(command, "inspect", "../delivery", cwd=repository / "sub", **given)
     assert ended.returncode == 0, ended.stderr
     assert ": sound" in ended.stdout
     assert list(marks.iterdir()) == []
-    (line,) = told.read_text().splitlines()
+    (line,) = log.read_text().splitlines()
     assert "handoff inspect" in line
 
 
@@ -181,22 +181,22 @@ def planted_settings(tmp_path: Path) -> Path:
     return folder
 
 
-_TELLING = """
+_PRINT_SETTINGS = """
 import sys, pathlib
 from handoff.infra.engine import import_paths
 from handoff.infra.engine.environments import prepare_prefect
 from handoff.infra.settings import read_settings
-def tell():
+def print_settings():
     prepare_prefect(read_settings())
     from prefect.settings import get_current_settings
     found = get_current_settings()
     print(found.api.url, found.cloud.api_url, found.api.key, pathlib.Path.cwd())
 if sys.argv[1] == "program":
-    with looking.as_a_program():
-        tell()
+    with import_paths.working_folder_restored():
+        print_settings()
     print(pathlib.Path.cwd())
 else:
-    tell()
+    print_settings()
 """
 
 
@@ -207,8 +207,8 @@ def test_a_command_reads_no_settings_of_prefect_from_the_folder(
 
     def settings(kind: str) -> Iterator[str]:
         ended = subprocess.run(
-            [sys.executable, "-c", _TELLING, kind], cwd=planted_settings, capture_output=True,
-            text=True, timeout=LIMIT_S, check=True,
+            [sys.executable, "-c", _PRINT_SETTINGS, kind], cwd=planted_settings,
+            capture_output=True, text=True, timeout=LIMIT_S, check=True,
             env={**kept, "HANDOFF_HOME": str(tmp_path / "h")},
         )  # fmt: skip
         yield from ended.stdout.splitlines()

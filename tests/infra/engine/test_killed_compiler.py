@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from handoff.artifacts.errors import BlessingRefused, StepKilled
-from handoff.infra.engine.worker import _told
+from handoff.infra.engine.worker import _as_refusal
 from tests.limits import LIMIT_S
 
 
@@ -28,9 +28,9 @@ def killed(compiler: str, folder: Path) -> RuntimeError:
             time.sleep(0.02)
         programs[0].kill()
         assert driver.stderr is not None
-        said = driver.stderr.read()
+        output = driver.stderr.read()
     assert driver.returncode
-    return RuntimeError(said)
+    return RuntimeError(output)
 
 
 def refused_by(error: Exception) -> BlessingRefused:
@@ -43,15 +43,15 @@ def refused_by(error: Exception) -> BlessingRefused:
 def test_a_killed_compiler_is_the_machines_matter(tmp_path: Path) -> None:
     if shutil.which("g++") is None:
         pytest.skip("there is no g++ here")
-    told = _told("compile", refused_by(killed("g++", tmp_path)))
-    assert type(told) is StepKilled
-    assert told.is_machines
-    assert "the compiler of the step compile was killed" in str(told)
+    error = _as_refusal("compile", refused_by(killed("g++", tmp_path)))
+    assert type(error) is StepKilled
+    assert error.is_machines
+    assert "the compiler of the step compile was killed" in str(error)
 
 
 def test_a_compiler_that_refuses_its_source_is_still_a_refusal() -> None:
     refusal = refused_by(RuntimeError("source.cpp:1: error: 'killed' was not declared"))
-    assert _told("compile", refusal) is refusal
+    assert _as_refusal("compile", refusal) is refusal
     # What a model's own text says counts for nothing.
     quoted = BlessingRefused("Killed signal terminated program", expected="a", got="b", remedy="c")
-    assert _told("compile", quoted) is quoted
+    assert _as_refusal("compile", quoted) is quoted

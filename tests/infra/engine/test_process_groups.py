@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from handoff.infra.engine import process_groups
-from handoff.infra.engine.process_groups import ProcessGroups
+from handoff.infra.engine.process_groups import ProcessGroupWatcher
 
 # Starts as many threads as a line says, each time; says so when they have started.
 _STARTER = """
@@ -21,12 +21,12 @@ for line in sys.stdin:
         threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
     print("started", flush=True)
 """
-_MOST = 100
+_MAX_THREADS = 100
 
 
 @contextmanager
 def starter() -> Iterator[subprocess.Popen[str]]:
-    """A process in a group of its own, which starts threads when it is told to."""
+    """A process in a group of its own, which starts threads on request."""
     process = subprocess.Popen(
         [sys.executable, "-c", _STARTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         start_new_session=True,
@@ -48,19 +48,19 @@ def start(process: subprocess.Popen[str], threads: int) -> None:
 
 
 def test_a_crowd_is_ended_after_a_larger_one_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_groups, "MOST_THREADS", _MOST)
-    watching = ProcessGroups()
+    monkeypatch.setattr(process_groups, "MAX_THREADS", _MAX_THREADS)
+    watching = ProcessGroupWatcher()
     with starter() as few, starter() as many:
         with starter() as before:
-            start(before, 5 * _MOST)
+            start(before, 5 * _MAX_THREADS)
             # From here on it looks, and finds that many threads.
             watching.watch(few.pid)
             watching.watch(many.pid)
             time.sleep(0.5)
         time.sleep(0.5)
-        start(few, _MOST // 2)
-        start(many, 2 * _MOST)
+        start(few, _MAX_THREADS // 2)
+        start(many, 2 * _MAX_THREADS)
         assert many.wait(20) < 0
-        assert watching.leave(many.pid)
+        assert watching.unwatch(many.pid)
         assert few.poll() is None
-        assert not watching.leave(few.pid)
+        assert not watching.unwatch(few.pid)

@@ -32,7 +32,7 @@ REPORT = (
 
 
 def launch(*options: str, command: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run the launcher on a program that tells what it is and sees, or on `command`."""
+    """Run the launcher on a program that reports what it is and sees, or on `command`."""
     reporting = (sys.executable, "-c", REPORT, "--", "--stores")
     return subprocess.run(
         [*SANDBOX, *options, "--", *(command or reporting)],
@@ -123,9 +123,9 @@ def reading(path: Path | str) -> str:
 def test_only_signing_and_the_training_sides_own_code_read_the_key(
     home: Path, options: tuple[str, ...], read: bool
 ) -> None:
-    told = run_code(reading(key_of(home)), *options)
-    assert (told == "the key") is read
-    assert read or told.startswith("PermissionError")
+    output = run_code(reading(key_of(home)), *options)
+    assert (output == "the key") is read
+    assert read or output.startswith("PermissionError")
 
 
 @with_landlock
@@ -151,8 +151,10 @@ def test_only_signing_and_the_training_sides_own_code_read_the_key(
 def test_there_is_no_way_round_it(home: Path, way: str) -> None:
     names = {"key": key_of(home), "keys": home / "keys", "builds": home / "builds", "home": home}
     given = "; ".join(f"{name} = {str(path)!r}" for name, path in names.items())
-    told = run_code(f"import ctypes, os, subprocess; {given}; {way}; print('done')")
-    assert told.startswith(("PermissionError", "OSError: [Errno 18]", "subprocess.Called")), told
+    output = run_code(f"import ctypes, os, subprocess; {given}; {way}; print('done')")
+    assert output.startswith(("PermissionError", "OSError: [Errno 18]", "subprocess.Called")), (
+        output
+    )
     assert key_of(home).read_text() == "the key"
 
 
@@ -235,8 +237,8 @@ def test_a_compiler_works_beside_the_key(home: Path) -> None:
 @with_landlock
 def test_a_path_can_be_barred_by_name(home: Path) -> None:
     (home / "builds" / "notes").write_text("notes")
-    told = run_code(reading(home / "builds" / "notes"), "--bar", str(home / "builds"), "--keys")
-    assert told.startswith("PermissionError")
+    output = run_code(reading(home / "builds" / "notes"), "--bar", str(home / "builds"), "--keys")
+    assert output.startswith("PermissionError")
     assert run_code(reading(key_of(home)), "--bar", str(home / "builds"), "--keys") == "the key"
 
 

@@ -112,11 +112,11 @@ def answer(kind: str, place: Path, *, gpu: bool = True) -> dict[str, Any]:
 def test_beside_a_gpu_a_started_program_names_its_threads_and_can_do_no_more(
     tmp_path: Path,
 ) -> None:
-    told = answer("asked", tmp_path)
-    assert told["status"] == 0, told["errors"]
-    said = json.loads(told["text"])
-    assert said.pop("has open") == [f"/proc/{said.pop('is')}/task"]
-    assert said == {
+    result = answer("asked", tmp_path)
+    assert result["status"] == 0, result["errors"]
+    findings = json.loads(result["text"])
+    assert findings.pop("has open") == [f"/proc/{findings.pop('is')}/task"]
+    assert findings == {
         "names its threads": True,
         "writes settings of the kernel": False,
         "writes beside": False,
@@ -131,9 +131,9 @@ def test_beside_a_gpu_a_started_program_names_its_threads_and_can_do_no_more(
 def test_what_a_confined_process_starts_itself_may_not_even_do_that(
     tmp_path: Path, gpu: bool
 ) -> None:
-    told = json.loads(answer("child", tmp_path, gpu=gpu)["text"])
-    assert not told["names its threads"]
-    assert not told["writes settings of the kernel"]
+    findings = json.loads(answer("child", tmp_path, gpu=gpu)["text"])
+    assert not findings["names its threads"]
+    assert not findings["writes settings of the kernel"]
 
 
 @confined

@@ -1,4 +1,4 @@
-"""Why a worker left: kept on the server, told on every machine, forgotten when it is back."""
+"""Why a worker left: kept on the server, shown on every machine, forgotten when it is back."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_worker_that_leaves_is_gone_at_once_and_forgotten_when_it_is_back(
     tell_absence(settings, absence)
     assert read_absences(client) == [absence]
     assert online_workers(client)[_POOL] == ["build-1"]
-    # Told again, it left when it did.
+    # Reported again, it left when it did.
     later = Absence.of(_POOL, "build 2-3", _LACKING, absence.since)
     tell_absence(settings, later)
     assert [one.since for one in read_absences(client)] == [absence.since]

@@ -69,8 +69,11 @@ def test_two_runs_take_different_cores_and_a_killed_one_leaves_its_own(tmp_path:
 
 def test_pools_of_one_machine_share_out_their_own(tmp_path: Path) -> None:
     core = min(os.sched_getaffinity(0))
-    told = [pools.as_variable(pool, [(core,)]) for pool in ("handoff-build", "handoff-x")]
-    with flow_run(tmp_path, told[0]) as (_, one), flow_run(tmp_path, told[1]) as (_, other):
+    variables = [pools.as_variable(pool, [(core,)]) for pool in ("handoff-build", "handoff-x")]
+    with (
+        flow_run(tmp_path, variables[0]) as (_, one),
+        flow_run(tmp_path, variables[1]) as (_, other),
+    ):
         assert one == other == f"{core} of {core}"
 
 

@@ -44,12 +44,12 @@ def deployed(api: str, home: Path) -> dict[str, str]:
 
 
 @contextmanager
-def listening(told: Queue[bytes]) -> Iterator[str]:
-    """Give the address of a server that puts what is posted to it into `told`."""
+def listening(received: Queue[bytes]) -> Iterator[str]:
+    """Give the address of a server that puts what is posted to it into `received`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            told.put(self.rfile.read(int(self.headers["Content-Length"])))
+            received.put(self.rfile.read(int(self.headers["Content-Length"])))
             self.send_response(204)
             self.end_headers()
 
@@ -112,9 +112,9 @@ def test_to_deploy_again_changes_nothing_and_mends_what_was_changed_by_hand(
     assert (after.work_pool_name, after.tags) == (before.work_pool_name, before.tags)
     assert after.description == before.description
     assert after.job_variables == {"command": "python -P -m handoff.infra.prefect.flow_run"}
-    told = client.read_automations()
-    assert sorted(one.name for one in told) == sorted(automations)
-    assert all(one.enabled for one in told)
+    restored = client.read_automations()
+    assert sorted(one.name for one in restored) == sorted(automations)
+    assert all(one.enabled for one in restored)
     assert len(client.read_deployment_by_name("recompile/handoff").schedules) == 1
 
 
@@ -137,12 +137,12 @@ def test_a_schedule_and_a_pause_that_somebody_set_stay_until_they_are_asked_abou
 
     night, resume = "recompile/handoff", "resume/handoff"
 
-    def told(*arguments: str) -> str:
+    def deploy_output(*arguments: str) -> str:
         answer = deploy(own_api, tmp_path, *arguments)
         assert answer.returncode == 0, answer.stderr
         return answer.stdout
 
-    assert "the nightly runs at 0 2 * * * UTC" in told()
+    assert "the nightly runs at 0 2 * * * UTC" in deploy_output()
     with SyncPrefectClient(own_api) as client:
         held = client.read_deployment_by_name(night)
         cron = CronSchedule(cron="30 4 * * 1-5", timezone="Asia/Tokyo")
@@ -155,18 +155,18 @@ def test_a_schedule_and_a_pause_that_somebody_set_stay_until_they_are_asked_abou
         before = (schedules(client, night), schedules(client, resume))
         assert [row[1:] for row in before[0]] == [("30 4 * * 1-5", "Asia/Tokyo", True)]
 
-        said = told()
+        output = deploy_output()
         assert (schedules(client, night), schedules(client, resume)) == before
         assert client.read_deployment_by_name(night).paused
-        assert "the nightly runs at 30 4 * * 1-5 Asia/Tokyo" in said
-        assert "Somebody paused recompile/handoff" in said
+        assert "the nightly runs at 30 4 * * 1-5 Asia/Tokyo" in output
+        assert "Somebody paused recompile/handoff" in output
 
         # What is given on purpose changes that, and nothing else.
-        told("--time-zone", "Europe/Berlin")
+        deploy_output("--time-zone", "Europe/Berlin")
         assert [row[1:] for row in schedules(client, night)] == [
             ("30 4 * * 1-5", "Europe/Berlin", True)
         ]
-        told("--cron", "15 3 * * *")
+        deploy_output("--cron", "15 3 * * *")
         assert [row[1:] for row in schedules(client, night)] == [
             ("15 3 * * *", "Europe/Berlin", True)
         ]
@@ -175,10 +175,10 @@ def test_a_schedule_and_a_pause_that_somebody_set_stay_until_they_are_asked_abou
 
         # One that was taken away is no schedule to come back by itself.
         client.delete_deployment_schedule(held.id, schedules(client, night)[0][0])
-        assert "never: it has no schedule" in told()
+        assert "never: it has no schedule" in deploy_output()
         assert schedules(client, night) == []
 
-        told("--reset", "--cron", "0 5 * * *")
+        deploy_output("--reset", "--cron", "0 5 * * *")
         assert [row[1:] for row in schedules(client, night)] == [("0 5 * * *", "UTC", True)]
         assert [row[1:] for row in schedules(client, resume)] == [("*/5 * * * *", "UTC", True)]
         assert not client.read_deployment_by_name(night).paused
@@ -215,7 +215,7 @@ def test_the_schedule_makes_runs_at_the_time_zones_own_hour(
 
 
 @pytest.mark.server
-def test_a_night_may_begin_without_being_told_anything(ids: dict[str, str], client: Any) -> None:
+def test_a_night_may_begin_without_any_parameters(ids: dict[str, str], client: Any) -> None:
     # As the schedule begins it.
     assert client.create_flow_run_from_deployment(ids["recompile/handoff"]).id
     assert client.create_flow_run_from_deployment(ids["collect-garbage/handoff"]).id
@@ -240,15 +240,15 @@ def test_the_parameters_have_a_form_which_refuses_what_is_wrong(
 
 
 @pytest.mark.server
-def test_a_night_that_failed_is_told_through_the_block_that_was_named(
+def test_a_night_that_failed_is_reported_through_the_block_that_was_named(
     api: str, ids: dict[str, str], client: Any, tmp_path: Path
 ) -> None:
     from prefect.blocks.notifications import CustomWebhookNotificationBlock
     from prefect.settings import PREFECT_API_URL, temporary_settings
     from prefect.states import Completed, Failed
 
-    told: Queue[bytes] = Queue()
-    with listening(told) as address, temporary_settings({PREFECT_API_URL: api}):
+    received: Queue[bytes] = Queue()
+    with listening(received) as address, temporary_settings({PREFECT_API_URL: api}):
         block = CustomWebhookNotificationBlock(
             name="team", url=address, json_data={"text": "{{subject}}: {{body}}"},
             allow_private_urls=True,
@@ -260,9 +260,9 @@ def test_a_night_that_failed_is_told_through_the_block_that_was_named(
         client.set_flow_run_state(well.id, Completed(), force=True)
         bad = client.create_flow_run_from_deployment(nightly, name="a bad night")
         client.set_flow_run_state(bad.id, Failed(message="1 of 3 models"), force=True)
-        text = json.loads(told.get(timeout=LIMIT_S))["text"]
+        text = json.loads(received.get(timeout=LIMIT_S))["text"]
     assert text == "Handoff: the nightly Failed: a bad night: 1 of 3 models"
-    assert told.empty()
+    assert received.empty()
 
 
 @pytest.mark.server
@@ -277,7 +277,7 @@ def test_a_block_that_is_not_there_is_a_sentence(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--target", "cuda-sm1"), "that is no target: expected one of cpu-"),
         (
@@ -290,12 +290,12 @@ def test_a_block_that_is_not_there_is_a_sentence(
     ],
 )
 def test_what_cant_be_deployed_is_a_sentence(
-    arguments: tuple[str, ...], told: str, tmp_path: Path
+    arguments: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     answer = deploy("http://127.0.0.1:9/api", tmp_path, *arguments)
     assert answer.returncode == 64
     assert answer.stderr.startswith("handoff: that is no ")
-    assert told in answer.stderr
+    assert message in answer.stderr
     assert "Traceback" not in answer.stderr
 
 
@@ -314,7 +314,7 @@ def test_without_a_server_it_says_how_to_get_one(tmp_path: Path) -> None:
     assert "handoff up" in answer.stderr
 
 
-def test_an_address_at_which_something_else_answers_is_told(tmp_path: Path) -> None:
+def test_an_address_at_which_something_else_answers_is_reported(tmp_path: Path) -> None:
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)

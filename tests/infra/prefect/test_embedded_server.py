@@ -46,7 +46,7 @@ def test_it_answers_with_its_database_in_the_home_and_without_the_stores_secrets
     assert not Path("/proc", str(process)).exists()
 
 
-def test_one_that_cannot_start_is_told_with_its_own_last_words(
+def test_one_that_cannot_start_is_reported_with_its_own_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "home").write_text("a file where a folder should be")
@@ -70,14 +70,14 @@ def test_a_process_that_has_imported_prefect_leaves_it_to_prefect() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         ("OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))", "the flow found no room on a disk"),
         ("RuntimeError('no such deployment')", "Prefect could not run the flow"),
     ],
 )
 def test_a_flow_that_finds_a_full_disk_says_so_and_blames_no_server(
-    error: str, told: str, tmp_path: Path
+    error: str, message: str, tmp_path: Path
 ) -> None:
     program = (
         "import errno, os\n"
@@ -86,7 +86,7 @@ def test_a_flow_that_finds_a_full_disk_says_so_and_blames_no_server(
         "from handoff.infra.settings import read_settings\n"
         f"def load(): raise {error}\n"
         "try: call_flow(read_settings(), None, load)\n"
-        "except EnvironmentLacking as told: print(told.what)\n"
+        "except EnvironmentLacking as error: print(error.what)\n"
     )
     environment = {
         **os.environ, "HANDOFF_HOME": str(tmp_path), "PREFECT_API_URL": "http://127.0.0.1:9/api"
@@ -95,4 +95,4 @@ def test_a_flow_that_finds_a_full_disk_says_so_and_blames_no_server(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True,
         check=True, timeout=LIMIT_S,
     )  # fmt: skip
-    assert ended.stdout.strip() == told
+    assert ended.stdout.strip() == message

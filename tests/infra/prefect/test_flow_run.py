@@ -15,8 +15,8 @@ from tests.limits import LIMIT_S
 
 _RUN = """
 import os, sys, time
-from handoff.infra.prefect.flow_run import end_with
-end_with(os.getppid())
+from handoff.infra.prefect.flow_run import end_with_parent
+end_with_parent(os.getppid())
 print(os.getpid(), flush=True)
 time.sleep(300)
 """
@@ -40,17 +40,22 @@ def test_a_flow_run_ends_with_its_worker_however_that_ends(number: signal.Signal
 
 
 def test_a_run_whose_worker_ended_before_it_began_does_not_begin() -> None:
-    began = (
-        "import os; from handoff.infra.prefect.flow_run import end_with; end_with(1 + os.getppid())"
+    program = (
+        "import os; from handoff.infra.prefect.flow_run import end_with_parent\n"
+        "end_with_parent(1 + os.getppid())"
     )
     answer = subprocess.run(
-        [sys.executable, "-c", began], capture_output=True, text=True, check=False, timeout=LIMIT_S
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
     )
     assert answer.returncode == 1
     assert "the worker ended before its run began" in answer.stderr
 
 
-def test_without_a_told_site_a_flow_says_how_it_is_to_be_started(
+def test_without_host_settings_a_flow_says_how_it_is_to_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from handoff.flows.collect_garbage import collect_garbage

@@ -142,7 +142,7 @@ def test_pools_deployments_and_automations_are_held_by_the_service(
 
 
 @pytest.mark.parametrize("changed", [{"PREFECT_API_KEY": "pnu_wrong"}, {"PREFECT_API_KEY": ""}])
-def test_a_key_that_the_service_does_not_know_is_told(
+def test_a_key_that_the_service_does_not_know_is_reported(
     managed: Managed, changed: dict[str, str], tmp_path: Path
 ) -> None:
     key = changed["PREFECT_API_KEY"]

@@ -87,7 +87,7 @@ def _changed(change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda t: t["metadata"]["labels"].clear(), "a label stack/pool with one of Handoff's"),
         (lambda t: t["metadata"]["labels"].update({"stack/pool": "mine\x1b[1m"}), r"got mine\\x1b"),
@@ -100,15 +100,15 @@ def _changed(change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     ],
 )
 def test_a_template_that_no_run_can_be_started_from_is_refused_by_its_name(
-    change: Callable[[dict[str, Any]], None], told: str, tmp_path: Path
+    change: Callable[[dict[str, Any]], None], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageProblem, match=told) as refused:
+    with pytest.raises(UsageProblem, match=message) as refused:
         read_pod_pools(_written(tmp_path, _changed(change)))
     assert "the PodTemplate build" in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("{", "can't be read"), ("[" * 100_000, "can't be read"), ("[]", "that is no PodTemplate"),
         ('{"kind": "Job"}', "that is no PodTemplate"), ('{"kind": "List"}', "no PodTemplate"),
@@ -116,10 +116,12 @@ def test_a_template_that_no_run_can_be_started_from_is_refused_by_its_name(
         ('{"kind": "PodTemplate"}', "can't be started"),
     ],
 )  # fmt: skip
-def test_a_file_that_holds_no_template_is_refused(content: str, told: str, tmp_path: Path) -> None:
+def test_a_file_that_holds_no_template_is_refused(
+    content: str, message: str, tmp_path: Path
+) -> None:
     file = tmp_path / "podtemplates.json"
     file.write_text(content)
-    with pytest.raises(UsageProblem, match=told):
+    with pytest.raises(UsageProblem, match=message):
         read_pod_pools(file)
 
 
@@ -197,8 +199,10 @@ def test_a_pod_has_an_hour_to_begin_and_a_process_five_minutes(client: Any, home
     from prefect.states import Cancelled
 
     assert home
-    told = {one.name.removeprefix("handoff: "): one for one in client.read_automations()}
-    limits = {name: told[f"end {name} that never began"].trigger for name in ("runs", "pods")}
+    automations = {one.name.removeprefix("handoff: "): one for one in client.read_automations()}
+    limits = {
+        name: automations[f"end {name} that never began"].trigger for name in ("runs", "pods")
+    }
     assert {n: one.within.total_seconds() for n, one in limits.items()} == {
         "runs": 300, "pods": 3600,
     }  # fmt: skip
@@ -251,7 +255,7 @@ def _asked_for(client: Any) -> Any:
 
 
 @pytest.mark.server
-def test_a_pod_that_lacks_something_is_told_of_until_one_carries_out_its_run_and_a_late_one_rests(
+def test_a_pod_that_lacks_something_is_reported_until_one_carries_out_its_run_and_a_late_one_rests(
     client: Any, home: Path, tmp_path: Path
 ) -> None:
     from handoff.infra.prefect.absences import read_absences
@@ -273,7 +277,7 @@ def test_a_pod_that_lacks_something_is_told_of_until_one_carries_out_its_run_and
     assert read_absences(client) == []
     ended = client.read_flow_run(run.id)
     assert ended.state.is_completed(), ended.state
-    # Its page has what its flow says: nothing that the checks told Prefect in this process is left.
+    # Its page has what its flow says: nothing that the checks set for Prefect here is left.
     said = [line.message for line in client.read_logs() if line.flow_run_id == run.id]
     assert any("Finished in state Completed" in line for line in said), said
 
@@ -320,7 +324,7 @@ def test_a_run_that_is_cancelled_ends_in_its_pod(client: Any, home: Path) -> Non
 
 
 @pytest.mark.server
-def test_a_pod_that_is_told_to_end_says_that_its_run_crashed(client: Any, home: Path) -> None:
+def test_a_pod_that_is_asked_to_end_says_that_its_run_crashed(client: Any, home: Path) -> None:
     with _pod_with_a_long_run(client, home) as (pod, run):
         pod.send_signal(signal.SIGTERM)
         pod.wait(60)

@@ -36,7 +36,7 @@ def test_a_log_gets_a_line_for_each_sentence() -> None:
         ("left-out", "note", 2),
     ],
 )  # fmt: skip
-def test_a_note_on_where_a_delivery_comes_from_is_told_once(
+def test_a_note_on_where_a_delivery_comes_from_is_shown_once(
     code: str, severity: Literal["note", "unsound"], lines: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     finding = Finding(code, severity, "it lacks something", "Say it")

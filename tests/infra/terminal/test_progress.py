@@ -67,7 +67,7 @@ def test_a_log_names_a_step_that_nobody_knew_to_be_long_while_it_runs() -> None:
 import time
 from handoff.flows.progress import announced
 from handoff.infra.terminal import progress
-progress._LONG_S = 0.2
+progress._ANNOUNCE_AFTER_S = 0.2
 with progress.shown_progress():
     with announced("look", does="a moment"):
         pass
@@ -87,16 +87,16 @@ with progress.shown_progress():
 
 
 def test_a_log_gets_plain_lines_with_what_steps_took_before() -> None:
-    printed, told = piped(times={"compile cpu": 12.0})
+    printed, errors = piped(times={"compile cpu": 12.0})
     assert printed == "the result\n"
-    lines = told.splitlines()
+    lines = errors.splitlines()
     assert lines[0] == "take in: 0.0 s  copy it"
     assert lines[1] == "compile cpu ... (last time: 12 s)"
     assert re.fullmatch(r"compile cpu: 1\.\d s \(last time: 12 s\)", lines[2])
     assert lines[3].startswith("verify cpu: refused after")
     assert lines[4].startswith("probe cpu: ended after")
-    assert "\x1b" not in told
-    assert "\r" not in told
+    assert "\x1b" not in errors
+    assert "\r" not in errors
 
 
 def test_a_step_with_a_budget_says_before_it_starts_how_long_it_may_take() -> None:
@@ -114,16 +114,16 @@ with shown_progress(), announced("localize cpu", "at most 10 compiles and 240 s"
 
 
 def test_the_first_run_says_nothing_of_earlier_ones() -> None:
-    _, told = piped()
-    assert "last time" not in told
-    assert "about" not in told
+    _, errors = piped()
+    assert "last time" not in errors
+    assert "about" not in errors
 
 
 def test_a_log_in_json_has_an_object_for_each_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HANDOFF_LOG", "json")
-    printed, told = piped()
+    printed, errors = piped()
     assert printed == "the result\n"
-    records = [json.loads(line) for line in told.splitlines()]
+    records = [json.loads(line) for line in errors.splitlines()]
     ended = [one for one in records if one["phase"] != "begin"]
     assert [(one["step"], one["phase"]) for one in ended] == [
         ("take in", "done"), ("compile cpu", "done"), ("verify cpu", "failed"),
