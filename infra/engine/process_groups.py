@@ -37,11 +37,7 @@ class ProcessGroupWatcher:
             self._watched.add(group)
             if self._thread is None:
                 self._thread = threading.Thread(
-<<<<<<< HEAD
-                    target=self._look, name="process groups", daemon=True
-=======
                     target=self._poll, name="process groups", daemon=True
->>>>>>> names2
                 )
                 self._thread.start()
 
