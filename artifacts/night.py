@@ -60,7 +60,7 @@ class NightRow:
 
     @property
     def is_lost(self) -> bool:
-        """Tell whether the model was served when a night last looked, and isn't there any more."""
+        """Return whether the model was served when a night last looked, and isn't there now."""
         return self.outcome == "failed" and LOST in self.why
 
     @property
@@ -84,7 +84,7 @@ class Night:
 
     `started` and `ended` are ISO 8601 with an offset. `toolchain` is what was built with, and
     `rows` are in the order of their models' names. `alias` is the one that may have moved.
-    `conformance` tells in sentences which operators the toolchain breaks and fixes.
+    `conformance` says in sentences which operators the toolchain breaks and fixes.
     """
 
     date: str

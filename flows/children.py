@@ -81,14 +81,14 @@ def start(client: SyncPrefectClient, child: Child) -> FlowRun:
             name=child.name,
         )
         # What was made or found is reported as it is now; only a crashed one is asked for more.
-        now = follow(client, run)
-        if not _has_failed(now):
+        current = follow(client, run)
+        if not _has_failed(current):
             return run
     raise RuntimeError(f"{child.key} has ended without success {_MOST_KEYS - 1} times")
 
 
 def _has_failed(run: FlowRun) -> bool:
-    """Tell whether a run ended without success; one that crashed may be about to be repeated."""
+    """Return whether a run ended without success; one that crashed may be about to be repeated."""
     if run.state is None or not run.state.is_final() or run.state.is_completed():
         return False
     return not run.state.is_crashed() or attempt_of(run) >= MOST_ATTEMPTS
@@ -115,7 +115,7 @@ def wait_for(runs: Iterable[FlowRun], limit_s: float) -> dict[UUID, FlowRun]:
     crashed: dict[UUID, float] = {}
     with get_client(sync_client=True) as client:
         while left and time.monotonic() < deadline:
-            now = _read(client, [run.id for run in left.values()])
+            now = _read_runs(client, [run.id for run in left.values()])
             for first, before in list(left.items()):
                 left[first] = follow(client, now.get(before.id, before))
                 if _has_ended(left[first], crashed):
@@ -132,7 +132,7 @@ def follow(client: SyncPrefectClient, run: FlowRun) -> FlowRun:
 
 
 def _has_ended(run: FlowRun, crashed: dict[UUID, float]) -> bool:
-    """Tell whether nothing more will come of a run; `crashed` is since when it is known to have."""
+    """Return whether a run is over for good; `crashed` is since when it is known to have crashed."""
     if run.state is None or not run.state.is_final():
         return False
     if run.state.is_completed() or _has_failed(run):
@@ -140,14 +140,14 @@ def _has_ended(run: FlowRun, crashed: dict[UUID, float]) -> bool:
     return time.monotonic() - crashed.setdefault(run.id, time.monotonic()) > PATIENCE_S
 
 
-def _read(client: SyncPrefectClient, ids: list[UUID]) -> dict[UUID, FlowRun]:
+def _read_runs(client: SyncPrefectClient, ids: list[UUID]) -> dict[UUID, FlowRun]:
     """Return the runs as they are now, by their ids."""
-    found = {}
+    runs = {}
     for place in range(0, len(ids), _PAGE):
-        wanted = FlowRunFilter(id=FlowRunFilterId(any_=ids[place : place + _PAGE]))
-        for run in client.read_flow_runs(flow_run_filter=wanted, limit=_PAGE):
-            found[run.id] = run
-    return found
+        run_filter = FlowRunFilter(id=FlowRunFilterId(any_=ids[place : place + _PAGE]))
+        for run in client.read_flow_runs(flow_run_filter=run_filter, limit=_PAGE):
+            runs[run.id] = run
+    return runs
 
 
 def newest(client: SyncPrefectClient, run: FlowRun) -> FlowRun:

@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"[0-9]{1,4}")
 
 
 def runs_on(built_for: int, capability: int) -> bool:
-    """Tell whether a GPU of `capability` runs machine code for another of the same major one."""
+    """Return whether a GPU of `capability` runs machine code for another of the same major one."""
     return capability // 10 == built_for // 10 and capability >= built_for
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from handoff.artifacts.errors import DeliveryUnreachable, DeliveryUnreadable, StoreFailed
 from handoff.artifacts.stores.s3_requests import (
-    DamagedOnTheWay,
     Requests,
     Result,
+    TransferCorrupted,
     is_absence,
     is_refused_condition,
     make_client,
@@ -69,7 +69,7 @@ class S3Place:
         return self._run("list its folders", self._folders)
 
     def download(self, found: S3Object, path: Path, count: Callable[[int], None]) -> None:
-        """Write an object to `path`; `count` is told of bytes, which may raise.
+        """Write an object to `path`; `count` is called with numbers of bytes, and may raise.
 
         Raises `DeliveryUnreadable` for one that has changed since it was listed.
         """
@@ -164,7 +164,7 @@ class S3Place:
                 stream.write(piece)
                 count(len(piece))
         if size != found.size_bytes:
-            raise DamagedOnTheWay(f"{size} of {found.size_bytes} bytes")
+            raise TransferCorrupted(f"{size} of {found.size_bytes} bytes")
         sums = [str(answer.get(name, "-")) for name in _CHECKSUMS]
         vouched = found.etag == f'"{md5.hexdigest()}"' or any("-" not in one for one in sums)
         return sha256.hexdigest(), vouched

@@ -16,7 +16,7 @@ from handoff.tasks.verify.messages import VerifyResult
 from handoff.tasks.verify.torch_versions.messages import MakeTorchJob, OtherTorchHere
 
 
-def made_torches(processes: Processes) -> tuple[OtherTorchHere, ...]:
+def make_other_torches(processes: Processes) -> tuple[OtherTorchHere, ...]:
     """Make an environment for each version that the recipe names, where it is of any use.
 
     Raises `EnvironmentLacking` where one can't be had: before anything is compiled.
@@ -31,21 +31,23 @@ def made_torches(processes: Processes) -> tuple[OtherTorchHere, ...]:
     )
 
 
-def try_with_others(work: Work, compiled: CompileResult, record: TargetRecord) -> TargetRecord:
-    """Compare an accepted package in each of the other versions; return the record that tells.
+def verify_with_other_torches(
+    work: Work, compiled: CompileResult, record: TargetRecord
+) -> TargetRecord:
+    """Compare an accepted package in each of the other versions; return the record that says so.
 
-    What isn't right there, or ends the process, is told of that version and refuses nothing.
+    What isn't right there, or ends the process, is recorded for that version and refuses nothing.
     """
     if not record.accepted or not is_tried_with_others(record.slug):
         return record
     checks = []
     for other in work.torches:
-        found: VerifyResult | BlessingRefused | StepCrashed
+        result: VerifyResult | BlessingRefused | StepCrashed
         try:
-            found = _compare(work, compiled, other)
+            result = _compare(work, compiled, other)
         except (BlessingRefused, StepCrashed) as error:
-            found = error
-        checks.append(target_record.check_of(other.version, found))
+            result = error
+        checks.append(target_record.check_of(other.version, result))
     return target_record.with_torches(record, tuple(checks))
 
 

@@ -42,7 +42,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Variant:
-    """A package that was compiled and verified, and what is to be told of it."""
+    """A package that was compiled and verified, and what is reported of it."""
 
     folder: Path
     compiled: CompileResult
@@ -50,7 +50,7 @@ class Variant:
     candidate: Candidate
 
 
-def check(
+def verify_variant(
     work: Work,
     name: str,
     job: CompileJob,
@@ -78,10 +78,12 @@ def compile_variant(work: Work, name: str, job: CompileJob, limit_s: float) -> C
 
 def _check_once(work: Work, name: str, job: CompileJob, compiled: CompileResult) -> Variant:
     verified = compare(work, job, compiled)
-    said_little = (*verified.blind, *verified.incomparable)
-    if verified.accepted and said_little:
-        verified = target_record.with_inside(verified, *look_inside(work, job, said_little))
-    told = Candidate(
+    inconclusive = (*verified.blind, *verified.incomparable)
+    if verified.accepted and inconclusive:
+        verified = target_record.with_inside(
+            verified, *compare_inner_values(work, job, inconclusive)
+        )
+    candidate = Candidate(
         name=name,
         accepted=verified.accepted,
         reasons=verified.reasons,
@@ -90,7 +92,7 @@ def _check_once(work: Work, name: str, job: CompileJob, compiled: CompileResult)
         max_abs=largest_difference(verified.deviations) or 0.0,
         metric=verified.metric,
     )
-    return Variant(job.folder, compiled, verified, told)
+    return Variant(job.folder, compiled, verified, candidate)
 
 
 def compare(
@@ -103,36 +105,36 @@ def compare(
     processes, slug = work.processes, work.target.slug
     reference = tapped.reference if tapped else work.reference.file
     calls = processes.jobs.calls(work.target, job.folder, compiled, work.signature, reference)
-    verifying = replace(
+    verify_job = replace(
         processes.jobs.verify(
             slug, job.folder, compiled.library.digest, work.optimized, work.reference
         ),
         assumed=compiled.assumed, atomic_sums=compiled.atomic_sums, calls=calls,
     )  # fmt: skip
     if tapped:
-        verifying = replace(
-            verifying, reference=reference, program=tapped.program, outputs=(), evaluation=None,
+        verify_job = replace(
+            verify_job, reference=reference, program=tapped.program, outputs=(), evaluation=None,
             rounded=None,
         )  # fmt: skip
     if calls:
-        # Without the runner nothing is called, and why there is none is told here.
+        # Without the runner nothing is called, and why there is none is raised here.
         processes.tools(work.target).result()
-    return verify(work.processes.runner(work.target), verifying, slug)
+    return verify(work.processes.runner(work.target), verify_job, slug)
 
 
-def look_inside(
-    work: Work, job: CompileJob, said_little: tuple[int, ...]
+def compare_inner_values(
+    work: Work, job: CompileJob, inconclusive: tuple[int, ...]
 ) -> tuple[tuple[str, ...], VerifyResult | None]:
     """Compare inner values, which a further package of the same program returns.
 
     Return their names and what came out; None where there are none that say more.
     """
     processes, slug = work.processes, work.target.slug
-    tapping = processes.jobs.tap(job, work.reference.file, said_little)
-    tapped = tap(processes.runner(), tapping, slug)
+    tap_job = processes.jobs.tap(job, work.reference.file, inconclusive)
+    tapped = tap(processes.runner(), tap_job, slug)
     if not tapped.nodes:
         return (), None
-    inner = replace(job, program=tapped.program, folder=tapping.folder / "package", cache=None)
+    inner = replace(job, program=tapped.program, folder=tap_job.folder / "package", cache=None)
     compiled = compile_package(processes.compiler(work.target), inner, f"{slug} tapped")
     return tapped.nodes, compare(work, inner, compiled, tapped)
 
@@ -142,33 +144,33 @@ def try_variants(work: Work, plain: Variant) -> tuple[tuple[Variant, ...], tuple
 
     For GPUs there are none yet: Inductor times its kernels itself there. For ARM64 none were tried.
     """
-    wanted = work.processes.jobs.recipe.search
-    if not wanted.seconds or not isinstance(work.target, CpuTarget):
+    search = work.processes.jobs.recipe.search
+    if not search.seconds or not isinstance(work.target, CpuTarget):
         return (plain,), ()
-    deadline = time.monotonic() + wanted.seconds
-    found = [plain]
+    deadline = time.monotonic() + search.seconds
+    accepted = [plain]
     tried = [plain.candidate]
-    made = {plain.compiled.library.digest: plain.candidate.name}
-    waiting = list(wanted.candidates)
-    while waiting:
-        name = waiting.pop(0)
+    libraries = {plain.compiled.library.digest: plain.candidate.name}
+    names = list(search.candidates)
+    while names:
+        name = names.pop(0)
         left_s = deadline - time.monotonic()
         if left_s <= 0:
-            reason = f"the search's {wanted.seconds:g} s were over"
+            reason = f"the search's {search.seconds:g} s were over"
             tried.append(Candidate(name, accepted=False, reasons=(reason,)))
             continue
         try:
-            variant = attempt(work, name, left_s, made)
+            variant = attempt(work, name, left_s, libraries)
             tried.append(variant.candidate)
             if variant.verified.accepted:
-                found.append(variant)
-            elif (milder := milder_than(variant.candidate)) and milder not in waiting:
-                waiting.insert(0, milder)
+                accepted.append(variant)
+            elif (milder := milder_than(variant.candidate)) and milder not in names:
+                names.insert(0, milder)
         except (StepCrashed, BlessingRefused) as error:
             tried.append(
-                Candidate(name, accepted=False, reasons=(why_left_out(error, wanted, deadline),))
+                Candidate(name, accepted=False, reasons=(explain_failure(error, search, deadline),))
             )
-    return tuple(found), tuple(tried)
+    return tuple(accepted), tuple(tried)
 
 
 def milder_than(refused: Candidate) -> str:
@@ -182,17 +184,17 @@ def milder_than(refused: Candidate) -> str:
     return Search.milder(refused.name)
 
 
-def why_left_out(error: HandoffError, wanted: Search, deadline: float) -> str:
+def explain_failure(error: HandoffError, search: Search, deadline: float) -> str:
     """Return why a variant isn't shipped; one that was ended for the search's time has no fault."""
     if isinstance(error, BudgetSpent) and time.monotonic() >= deadline:
-        return f"the search's {wanted.seconds:g} s were over before it was compiled"
+        return f"the search's {search.seconds:g} s were over before it was compiled"
     return str(error)
 
 
-def attempt(work: Work, name: str, left_s: float, made: dict[Digest, str]) -> Variant:
+def attempt(work: Work, name: str, left_s: float, libraries: dict[Digest, str]) -> Variant:
     """Compile and verify one variant, in what is left of the search's time for the compiler.
 
-    Its library joins those in `made`, none of which is verified again under another name.
+    Its library joins those in `libraries`, none of which is verified again under another name.
     """
     processes, target = work.processes, work.target
     variation = Search.variation(name)
@@ -204,13 +206,13 @@ def attempt(work: Work, name: str, left_s: float, made: dict[Digest, str]) -> Va
     job = processes.jobs.candidate(optimized, target, name, variation.options)
     limit_s = min(COMPILE.limit_s, left_s)
     compiled = compile_variant(work, name, job, limit_s)
-    target_record.require_new(compiled, made)
-    made[compiled.library.digest] = name
-    checked = check(replace(work, optimized=optimized), name, job, compiled, limit_s)
+    target_record.require_new(compiled, libraries)
+    libraries[compiled.library.digest] = name
+    checked = verify_variant(replace(work, optimized=optimized), name, job, compiled, limit_s)
     return replace(checked, candidate=replace(checked.candidate, effects=effects))
 
 
-def rate(
+def time_variants(
     work: Work, accepted: tuple[Variant, ...], tried: tuple[Candidate, ...]
 ) -> tuple[Candidate, ...]:
     """Return what was tried with the times of what was accepted.
