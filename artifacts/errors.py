@@ -53,8 +53,8 @@ class HandoffError(Exception):
         """
         place = f"{self.where}: " if self.where else ""
         remedy = self.remedy[:1].upper() + self.remedy[1:]
-        found = "; ".join(_FULL_STOP.sub("", line) for line in self.got.split("\n"))
-        got = _NESTED.sub(r"\g<got> instead of \g<expected>", found)
+        findings = "; ".join(_FULL_STOP.sub("", line) for line in self.got.split("\n"))
+        got = _NESTED.sub(r"\g<got> instead of \g<expected>", findings)
         return f"{place}{self.what}: expected {self.expected}, got {got}. {remedy}"
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -111,8 +111,8 @@ class Night:
     @property
     def counts(self) -> dict[Outcome, int]:
         """How many models had each outcome; those of none are left out."""
-        found = [row.outcome for row in self.rows]
-        return {outcome: found.count(outcome) for outcome in OUTCOMES if outcome in found}
+        outcomes = [row.outcome for row in self.rows]
+        return {outcome: outcomes.count(outcome) for outcome in OUTCOMES if outcome in outcomes}
 
     @property
     def exit_status(self) -> int:
@@ -174,13 +174,13 @@ def write_night(store: Store, night: Night) -> str:
 def read_nights(store: Store, last: int) -> tuple[Night, ...]:
     """Return the newest `last` nights, oldest first; raise `StoreFailed` for one that's none."""
     keys = sorted(stored.key for stored in store.keys(NIGHTS) if _KEY.fullmatch(stored.key))
-    found = []
+    nights = []
     for key in keys[max(0, len(keys) - last) :]:
         data = store.read(key, NIGHT_LIMIT_BYTES)
         # Removed since it was listed: then there is none.
         if data is not None:
-            found.append(parse_night(data, key))
-    return tuple(found)
+            nights.append(parse_night(data, key))
+    return tuple(nights)
 
 
 def note_row(store: Store, stamp: str, row: NightRow) -> bool:

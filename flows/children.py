@@ -110,20 +110,20 @@ def wait_for(runs: Iterable[FlowRun], limit_s: float) -> dict[UUID, FlowRun]:
     A run that crashed and was started again ends as the last one of these.
     """
     deadline = time.monotonic() + limit_s
-    left = {run.id: run for run in runs}
+    pending = {run.id: run for run in runs}
     ended: dict[UUID, FlowRun] = {}
     crashed: dict[UUID, float] = {}
     with get_client(sync_client=True) as client:
-        while left and time.monotonic() < deadline:
-            now = _read_runs(client, [run.id for run in left.values()])
-            for first, before in list(left.items()):
-                left[first] = follow(client, now.get(before.id, before))
-                if _has_ended(left[first], crashed):
-                    ended[first] = left.pop(first)
-            if left:
+        while pending and time.monotonic() < deadline:
+            now = _read_runs(client, [run.id for run in pending.values()])
+            for first, before in list(pending.items()):
+                pending[first] = follow(client, now.get(before.id, before))
+                if _has_ended(pending[first], crashed):
+                    ended[first] = pending.pop(first)
+            if pending:
                 # What many runs are asked about costs the server something.
-                time.sleep(_POLL_S + len(left) / _POLLED_PER_S)
-    return {**left, **ended}
+                time.sleep(_POLL_S + len(pending) / _POLLED_PER_S)
+    return {**pending, **ended}
 
 
 def follow(client: SyncPrefectClient, run: FlowRun) -> FlowRun:
@@ -132,7 +132,7 @@ def follow(client: SyncPrefectClient, run: FlowRun) -> FlowRun:
 
 
 def _has_ended(run: FlowRun, crashed: dict[UUID, float]) -> bool:
-    """Return whether a run is over for good; `crashed` is since when it is known to have crashed."""
+    """Return whether a run is over for good; `crashed` is since when it is known to have."""
     if run.state is None or not run.state.is_final():
         return False
     if run.state.is_completed() or _has_failed(run):
@@ -164,8 +164,8 @@ def newest(client: SyncPrefectClient, run: FlowRun) -> FlowRun:
 def successor(client: SyncPrefectClient, run: FlowRun) -> FlowRun | None:
     """Return the run that was started in the place of one that crashed (`flows.resume`)."""
     key = FlowRunFilterIdempotencyKey(any_=[f"resume:{run.id}"])
-    found = client.read_flow_runs(flow_run_filter=FlowRunFilter(idempotency_key=key), limit=1)
-    return found[0] if found else None
+    runs = client.read_flow_runs(flow_run_filter=FlowRunFilter(idempotency_key=key), limit=1)
+    return runs[0] if runs else None
 
 
 def attempt_of(run: FlowRun) -> int:

@@ -72,17 +72,21 @@ def show_released(
     name = f"{manifest.model}@{version}"
     known_as = " and ".join(f"@{alias}" for alias in aliases)
     page = mlflow_page(host.stores.tracking_uri, f"#/models/{manifest.model}")
-    shown = (
+    mlflow_link = (
         f"[In MLflow]({page}): the report, every version."
         if page
         else "`handoff ui` shows it in MLflow."
     )
-    _show_release(
-        manifest,
-        f"**{name}** is released" + (f" as {known_as}." if known_as else "."),
-        shown,
+    headline = f"**{name}** is released" + (f" as {known_as}." if known_as else ".")
+    parts = (
+        headline,
+        targets_table(manifest),
+        describe_taken_over(manifest),
+        mlflow_link,
         f"```\nhandoff show {name}\nhandoff promote {name} --to production\n```",
+        f"Delivery: {manifest.verdict}, `{manifest.delivery.short}`.",
     )
+    _create_page(manifest.model, headline.replace("*", ""), parts)
 
 
 def show_refusal(
@@ -99,12 +103,6 @@ def show_refusal(
         f"[In MLflow]({page}): its report." if page else "",
     )
     _create_page(refusal.model, f"{refusal.title} was not released: {refusal.outcome}.", parts)
-
-
-def _show_release(manifest: Manifest, headline: str, *further: str) -> None:
-    delivery = f"Delivery: {manifest.verdict}, `{manifest.delivery.short}`."
-    parts = (headline, targets_table(manifest), describe_taken_over(manifest), *further, delivery)
-    _create_page(manifest.model, headline.replace("*", ""), parts)
 
 
 def _create_page(model: str, description: str, parts: Iterable[str]) -> None:
@@ -136,7 +134,7 @@ class ReleaseAttempt:
         """The folder of what was made, with the record of what was measured."""
         return self.workspace / "release"
 
-    def know(self, delivery: Path) -> Path:
+    def set_delivery(self, delivery: Path) -> Path:
         """Return the delivery's folder, and name the run by its model and commit."""
         self.delivery = delivery
         name_run(f"release {run_title(*self.title_parts)}")

@@ -35,7 +35,7 @@ def release(parameters: ReleaseParameters, attempt: Attempt = 1) -> dict[str, An
         opened_workspace(host) as workspace,
         report_refusals(host, parameters, workspace) as release_attempt,
     ):
-        delivery = release_attempt.know(fetch_delivery(parameters, workspace))
+        delivery = release_attempt.set_delivery(fetch_delivery(parameters, workspace))
         spec = plan_release(parameters, host, delivery, release_attempt.began)
         elsewhere = find_routes(spec.recipe) if host.is_worker else RemoteTargets()
         with Processes(

@@ -154,9 +154,9 @@ def _parse(tree: ast.AST, depth: int) -> ResultForm:
             return ResultForm("list", parts=parts_of(values))
         case ast.Dict(keys=keys, values=values):
             named = [_parse_value(key) for key in keys]
-            found = tuple(zip(named, (part for _, part in parts_of(values)), strict=True))
+            items = tuple(zip(named, (part for _, part in parts_of(values)), strict=True))
             if all(isinstance(key, str | int) for key in named) and len(set(named)) == len(named):
-                return ResultForm("dict", parts=found)  # type: ignore[arg-type]
+                return ResultForm("dict", parts=items)  # type: ignore[arg-type]
         case ast.Call(func=ast.Name(id=name), args=[], keywords=words):
             fields = [word.arg or "" for word in words]
             named_parts = parts_of([word.value for word in words])

@@ -153,7 +153,7 @@ class TensorSpec:
 
     @property
     def is_guessed(self) -> bool:
-        """Return whether its values are the example's, and nothing says that these alone are meant."""
+        """Return whether its values are the example's, and nothing says that they alone count."""
         return self.origin.partition(":")[0] == FROM_EXAMPLE
 
     @property

@@ -118,9 +118,9 @@ def absolute_delivery_uri(text: str, base: Path) -> str:
 
 def redacted(text: str) -> str:
     """Return a URI without its user, password and query, for messages."""
-    shown = re.sub(r"//[^/]*@", "//...@", text)
-    shown = re.sub(r"\?[^#]*", "?...", shown)
-    return shown[:200]
+    uri = re.sub(r"//[^/]*@", "//...@", text)
+    uri = re.sub(r"\?[^#]*", "?...", uri)
+    return uri[:200]
 
 
 def without_login(address: str) -> str:

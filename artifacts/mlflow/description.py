@@ -69,11 +69,11 @@ def describe_version(
         f"Without Python: {mechanical_blessing(manifest)}. Delivery: {manifest.verdict}.",
         with_gaps(targets_table(manifest)),
         describe_taken_over(manifest),
-        _changes(manifest, claim.version),
+        _describe_changes(manifest, claim.version),
         f"[The whole report]({page}): every comparison, timing and finding."
         if report else "",
         f"```\nhandoff pull {name} --to {manifest.model}\n```",
-        _lineage(manifest, claim, release, training, flow_run),
+        _format_lineage(manifest, claim, release, training, flow_run),
         _NO_PROMOTION.format(name=name),
     ]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -129,7 +129,7 @@ def describe_taken_over(manifest: Manifest) -> str:
     )
 
 
-def _changes(manifest: Manifest, version: int) -> str:
+def _describe_changes(manifest: Manifest, version: int) -> str:
     served = manifest.served
     if served is None:
         return ""
@@ -152,7 +152,7 @@ def _target_row(manifest: Manifest, target: TargetRecord) -> tuple[str, ...]:
     )
 
 
-def _lineage(
+def _format_lineage(
     manifest: Manifest, claim: Claim, release: Digest, training: RunAddress | None, flow_run: str
 ) -> str:
     source = manifest.lineage

@@ -17,7 +17,7 @@ import platform
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -154,7 +154,11 @@ def input_example(signature: ModelSignature, examples: Path) -> dict[str, Any] |
         with safe_open(examples, framework="np") as tensors:
             for spec in signature.inputs:
                 tensor = tensors.get_slice(f"0/inputs/{spec.name}")
-                slices = tuple(slice(size) for size in _least_sizes(spec, signature))
+                least_sizes = (
+                    axis if isinstance(axis, int) else max(1, signature.dimensions[axis].min)
+                    for axis in spec.shape
+                )  # fmt: skip
+                slices = tuple(map(slice, least_sizes))
                 arrays[spec.name] = (
                     tensor[slices] if slices else tensors.get_tensor(f"0/inputs/{spec.name}")
                 )
@@ -164,11 +168,6 @@ def input_example(signature: ModelSignature, examples: Path) -> dict[str, Any] |
         # TypeError: numpy has no bfloat16.
         return None
     return {name: array.tolist() for name, array in arrays.items()}
-
-
-def _least_sizes(spec: TensorSpec, signature: ModelSignature) -> Iterator[int]:
-    for axis in spec.shape:
-        yield axis if isinstance(axis, int) else max(1, signature.dimensions[axis].min)
 
 
 def _write_example(example: dict[str, Any], to: Path) -> dict[str, str]:
@@ -231,7 +230,7 @@ class ReleaseLog:
 
     def find(self, release: Digest) -> LoggedRelease | None:
         """Return the whole upload of a release, the oldest where there are several, or None."""
-        ready = [model for model in self._models(release) if str(model.status) == "READY"]
+        ready = [model for model in self._find_models(release) if str(model.status) == "READY"]
         if not ready:
             return None
         oldest = min(ready, key=lambda model: (model.creation_timestamp, model.model_id))
@@ -267,12 +266,12 @@ class ReleaseLog:
 
     def sweep(self, release: Digest, keep_run: str) -> None:
         """Take away what killed registrars left of a release, but not the run that is listed."""
-        for model in self._models(release):
+        for model in self._find_models(release):
             is_kept = model.source_run_id == keep_run and str(model.status) == "READY"
             if not is_kept and _is_abandoned(model.tags, model.creation_timestamp):
                 self._delete_files(model.artifact_location)
                 self._session.delete_once(self._client.delete_logged_model, model.model_id)
-        for run in self._runs(release):
+        for run in self._find_runs(release):
             is_kept = run.info.run_id == keep_run
             if not is_kept and _is_abandoned(run.data.tags, run.info.start_time):
                 self._delete_files(run.info.artifact_uri)
@@ -343,13 +342,13 @@ class ReleaseLog:
             path = str(job.folder / name)
             self._call(self._client.log_model_artifact, model_id, path, below)
 
-    def _models(self, release: Digest) -> list[Any]:
+    def _find_models(self, release: Digest) -> list[Any]:
         query = f"tags.`{RELEASE_TAG}` = '{release}'"
         search = self._client.search_logged_models
         models = self._session.pages(search, experiment_ids=[self.experiment], filter_string=query)
         return list(models)
 
-    def _runs(self, release: Digest) -> list[Any]:
+    def _find_runs(self, release: Digest) -> list[Any]:
         query = f"tags.`{RELEASE_TAG}` = '{release}'"
         search = self._client.search_runs
         return list(self._session.pages(search, [self.experiment], filter_string=query))

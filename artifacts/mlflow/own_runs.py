@@ -111,25 +111,25 @@ def run_of_night(night: Night, note: Note) -> StandaloneRun:
     """Return the run that shows the night; `note` is its description in Markdown."""
     return StandaloneRun(
         STAMP_TAG, night.stamp, f"night {night.date}", note,
-        _milliseconds(night.started), _milliseconds(night.ended), _metrics(night),
+        _to_milliseconds(night.started), _to_milliseconds(night.ended), _night_metrics(night),
         has_failed=bool(night.exit_status),
     )  # fmt: skip
 
 
-def _milliseconds(iso: str) -> int:
+def _to_milliseconds(iso: str) -> int:
     return int(datetime.fromisoformat(iso).timestamp() * 1000)
 
 
-def _metrics(night: Night) -> Mapping[str, float]:
+def _night_metrics(night: Night) -> Mapping[str, float]:
     """Return the night's counts, and the figures of what each model is served by afterwards."""
     counts = {f"models.{outcome}": float(night.counts.get(outcome, 0)) for outcome in OUTCOMES}
-    figures = [item for row in night.rows for item in _figures(row).items()]
+    figures = [item for row in night.rows for item in _row_metrics(row).items()]
     total = {"models": float(len(night.rows)), "seconds": night.seconds}
     alarming = sum(night.counts.get(outcome, 0) for outcome in ALARMING)
     return {**total, **counts, "models.alarming": float(alarming), **dict(figures)}
 
 
-def _figures(row: NightRow) -> Mapping[str, float]:
+def _row_metrics(row: NightRow) -> Mapping[str, float]:
     metrics: dict[str, float | None] = {}
     for figures in row.served_figures:
         name = f"{row.model}/{figures.target}"
@@ -204,7 +204,7 @@ def run_of_refusal(refusal: Refusal, manifest: Manifest | None, report: str) -> 
     name = run_title(f"{refusal.model} {refusal.outcome}", refusal.lineage)
     return StandaloneRun(
         REFUSAL_TAG, refusal.run, name, note,
-        _milliseconds(refusal.began), _milliseconds(refusal.ended),
+        _to_milliseconds(refusal.began), _to_milliseconds(refusal.ended),
         run_metrics(manifest) if manifest else {}, has_failed=True, tags=tags,
         parameters=run_parameters(manifest) if manifest else None,
     )  # fmt: skip

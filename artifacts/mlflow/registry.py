@@ -204,7 +204,7 @@ class Catalogue:
             if found:
                 return found
             log = ReleaseLog(session, open_experiment(session, RELEASES, self.artifact_root))
-            training = _training_run(session, manifest)
+            training = _find_training_run(session, manifest)
             new = NewVersion(claim, manifest, release, tuple(evidence), training, flow_run)
             logged = log.find(release)
             if logged is None:
@@ -218,7 +218,7 @@ class Catalogue:
                         evidence,
                         run_tags(manifest, claim, release),
                         new.describe,
-                        _outputs_of(session, training),
+                        _find_outputs(session, training),
                     )
                 )
             self._await_earlier(versions, claim, known, releases)
@@ -375,7 +375,7 @@ def _find_missing(listed: Collection[int], version: int, known: Collection[int])
     return tuple(sorted(one for one in known if one < version and one not in listed))
 
 
-def _training_run(session: Session, manifest: Manifest) -> RunAddress | None:
+def _find_training_run(session: Session, manifest: Manifest) -> RunAddress | None:
     """Return the training run that the lineage names, when this MLflow has it."""
     from mlflow.exceptions import MlflowException
 
@@ -391,7 +391,7 @@ def _training_run(session: Session, manifest: Manifest) -> RunAddress | None:
     return RunAddress(run.info.experiment_id, run.info.run_id)
 
 
-def _outputs_of(session: Session, training: RunAddress | None) -> tuple[str, ...]:
+def _find_outputs(session: Session, training: RunAddress | None) -> tuple[str, ...]:
     """Return the logged models that the training run has made."""
     if training is None:
         return ()

@@ -185,12 +185,12 @@ def run_metrics(manifest: Manifest) -> dict[str, float]:
     return {
         f"{target.slug.replace('+', '_')}/{name}": number
         for target in manifest.targets
-        for name, number in (*_figures(target), *_mechanical_figures(target.mechanics))
+        for name, number in (*_target_metrics(target), *_mechanics_metrics(target.mechanics))
         if number is not None and math.isfinite(number)
     }
 
 
-def _figures(target: TargetRecord) -> Iterator[tuple[str, float | None]]:
+def _target_metrics(target: TargetRecord) -> Iterator[tuple[str, float | None]]:
     # Seconds in which a package was found in a cache say nothing of a compiler.
     yield "compile_s", target.compile_s if not target.reused else None
     yield "size_bytes", float(target.size_bytes)
@@ -211,7 +211,7 @@ def _figures(target: TargetRecord) -> Iterator[tuple[str, float | None]]:
         yield "package_s", timing.package_s
 
 
-def _mechanical_figures(mechanics: Mechanics | None) -> Iterator[tuple[str, float | None]]:
+def _mechanics_metrics(mechanics: Mechanics | None) -> Iterator[tuple[str, float | None]]:
     if mechanics is None:
         return
     for opening in mechanics.openings[:1]:

@@ -170,8 +170,8 @@ class ListedVersions:
         if self._session.is_empty:
             return []
         search = self._session.client.search_model_versions
-        found = self._session.pages(search, filter_string=f"name = '{self._model}'")
-        listed = (one for one in found if {RELEASE_TAG, MANIFEST_TAG} <= set(one.tags))
+        versions = self._session.pages(search, filter_string=f"name = '{self._model}'")
+        listed = (one for one in versions if {RELEASE_TAG, MANIFEST_TAG} <= set(one.tags))
         return sorted(listed, key=lambda one: int(one.version))
 
 

@@ -14,8 +14,8 @@ _SIZE = re.compile(r"(?<![^ ])([A-Za-z_][A-Za-z0-9_]*)=([0-9]+)(?![^ ])")
 
 def sizes_of(case: str, signature: ModelSignature) -> dict[str, int]:
     """Return the sizes in a case's name (`batch=7 length=3 seed=0`), by dimension."""
-    found = _SIZE.findall(case)
-    return {name: int(size) for name, size in found if name in signature.dimensions}
+    matches = _SIZE.findall(case)
+    return {name: int(size) for name, size in matches if name in signature.dimensions}
 
 
 def compared_sizes(signature: ModelSignature, target: TargetRecord) -> dict[str, list[int]]:

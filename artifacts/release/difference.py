@@ -57,7 +57,7 @@ def _refused_sizes(
     if len(old.shape) != len(new.shape):
         return
     for place, (was, now) in enumerate(zip(old.shape, new.shape, strict=True)):
-        had, takes = _limits(was, before), _limits(now, after)
+        had, takes = _axis_range(was, before), _axis_range(now, after)
         beyond = _format_beyond((had.min, had.max), (takes.min, takes.max))
         if not beyond and had.min < had.max and had.multiple_of % takes.multiple_of:
             beyond = f"{had}"
@@ -66,7 +66,7 @@ def _refused_sizes(
             yield f"those with {what} of {beyond}: it takes {takes}"
 
 
-def _limits(axis: int | str, dimensions: Mapping[str, Dimension]) -> Dimension:
+def _axis_range(axis: int | str, dimensions: Mapping[str, Dimension]) -> Dimension:
     return dimensions[axis] if isinstance(axis, str) else Dimension(axis, axis)
 
 

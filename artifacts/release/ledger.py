@@ -175,17 +175,19 @@ class SeenLedgers:
 
         Raises `PackageRefused` where it is before the one that was seen `since`, or another one.
         """
-        before, known = since
+        seen_sequence, seen_digest = since
         sequence, digest = newest
-        if sequence < before or (sequence == before and digest != known):
+        if sequence < seen_sequence or (sequence == seen_sequence and digest != seen_digest):
             raise PackageRefused(
                 f"{model}'s ledger went back",
-                expected=f"entry {before}, which was there before, or a later one",
-                got=f"entry {sequence}" if sequence < before else f"another entry {sequence}",
+                expected=f"entry {seen_sequence}, which was there before, or a later one",
+                got=f"entry {sequence}"
+                if sequence < seen_sequence
+                else f"another entry {sequence}",
                 remedy=f"Ask who keeps the store {location}. If that is as it should be (a store "
                 f"made again), remove {self.file}",
             )
-        if sequence > before:
+        if sequence > seen_sequence:
             self._write(f"{location} {model}", sequence, digest)
 
     def _read(self) -> dict[str, tuple[int, str]]:

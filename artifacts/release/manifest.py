@@ -213,10 +213,10 @@ class TargetRecord:
         """
         shares = []
         for output in sorted({deviation.output for deviation in self.deviations}):
-            own = [d for d in self.deviations if d.output == output and not d.special]
-            count = sum(d.at_step + d.incomparable for d in own)
+            ordinary = [d for d in self.deviations if d.output == output and not d.special]
+            count = sum(d.at_step + d.incomparable for d in ordinary)
             if count:
-                shares.append((output, count / sum(d.elements for d in own)))
+                shares.append((output, count / sum(d.elements for d in ordinary)))
         return tuple(shares)
 
     @property
@@ -233,11 +233,11 @@ class TargetRecord:
         """
         ratios = []
         for output in {deviation.output for deviation in self.deviations}:
-            own = [d for d in self.deviations if d.output == output and not d.special]
+            ordinary = [d for d in self.deviations if d.output == output and not d.special]
             if output == self.decided_by_metric:
                 continue
-            eager = pooled_rmse((d.elements, d.rmse_eager) for d in own)
-            package = pooled_rmse((d.elements, d.rmse_package) for d in own)
+            eager = pooled_rmse((d.elements, d.rmse_eager) for d in ordinary)
+            package = pooled_rmse((d.elements, d.rmse_package) for d in ordinary)
             if eager and package is not None:
                 ratios.append(package / eager)
         return max(ratios, default=None)

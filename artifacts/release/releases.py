@@ -132,8 +132,8 @@ class Releases:
         place = (self.store.location, model)
         # Asked before the store is: meanwhile another process may append an entry and note it.
         seen = self._seen.newest(*place) if self._seen else (0, "")
-        last = self._last(model, seen[0])
-        head = self._entry(model, last) if last else None
+        last = self._last_sequence(model, seen[0])
+        head = self._read_entry(model, last) if last else None
         if self._seen is not None:
             newest = (head.entry.sequence, str(head.digest)) if head else (0, "")
             self._seen.note(*place, newest, since=seen)
@@ -168,7 +168,7 @@ class Releases:
         with ThreadPoolExecutor(_READERS) as pool:
             while remaining > 0:
                 numbers = range(remaining, max(0, remaining - batch), -1)
-                for one in pool.map(lambda number: self._entry(model, number), numbers):
+                for one in pool.map(lambda number: self._read_entry(model, number), numbers):
                     if following.previous != one.digest:
                         raise _broken_ledger(model, following.sequence)
                     following = one.entry
@@ -180,7 +180,7 @@ class Releases:
 
     def entry(self, model: str, sequence: int) -> LedgerEntry:
         """Return one entry of a model's ledger."""
-        return self._entry(model, sequence).entry
+        return self._read_entry(model, sequence).entry
 
     def find(self, model: str, reference: str | int | None) -> Pointer:
         """Return what an alias or a version's number stands for; the newest one kept for None.
@@ -193,7 +193,7 @@ class Releases:
         if isinstance(reference, str) and reference in head.aliases:
             return head.aliases[reference]
         if isinstance(reference, str):
-            reference = self._version_of(model, reference)
+            reference = self._find_version(model, reference)
         kept = head.kept
         version = reference or max(kept, default=head.newest)
         if version > head.newest:
@@ -227,7 +227,7 @@ class Releases:
         why = f"version {newest.version}, the newest, as nothing is in {PRODUCTION}"
         return newest, f"{model} without a version or alias: {why}{also}"
 
-    def _version_of(self, model: str, record: str) -> int:
+    def _find_version(self, model: str, record: str) -> int:
         """Return the version whose record's digest begins with `record`."""
         if not _RECORD.fullmatch(record):
             raise self.unknown(model, record)
@@ -247,9 +247,9 @@ class Releases:
         entry = open_entry(data, self.trust, model) if data else None
         if entry and (entry.action, entry.version) == ("release", version):
             return entry
-        for found in self.backwards(model):
-            if (found.action, found.version) == ("release", version):
-                return found
+        for earlier in self.backwards(model):
+            if (earlier.action, earlier.version) == ("release", version):
+                return earlier
         raise self.unknown(model, version)
 
     def read(self, model: str, pointer: Pointer) -> SignedRelease:
@@ -333,18 +333,18 @@ class Releases:
 
     def unknown(self, model: str, reference: str | int | None) -> RegistryFailed:
         """Return the refusal for what was never released, with what there is."""
-        known = self.models()
-        head = self.head(model) if model in known else None
+        models = self.models()
+        head = self.head(model) if model in models else None
         remedy = "See 'handoff list'; 'handoff promote' sets an alias"
         if head is None:
-            there = ", ".join(known[:20]) or "nothing"
-            got = f"{there} registered in {self.store.location}"
+            available = ", ".join(models[:20]) or "nothing"
+            got = f"{available} registered in {self.store.location}"
             release = "Release it first: 'handoff release DELIVERY'"
-            is_there = "://" in self.store.location or Path(self.store.location).exists()
-            if not is_there:
+            store_exists = "://" in self.store.location or Path(self.store.location).exists()
+            if not store_exists:
                 got += ", which isn't there"
                 release = f"Check HANDOFF_STORE, or release it: {release.partition(': ')[2]}"
-            remedy = did_you_mean(model, known, f"{release}. 'handoff list' shows what there is")
+            remedy = did_you_mean(model, models, f"{release}. 'handoff list' shows what there is")
         else:
             aliases = sorted(head.entry.aliases)
             versions = ", ".join(map(str, head.entry.kept[-20:]))
@@ -363,9 +363,9 @@ class Releases:
 
     def last(self, model: str, since: int) -> int:
         """Return the number of the newest entry from `since` on, unverified; 0 for none."""
-        return max(self._sequences(model, since), default=0)
+        return max(self._list_sequences(model, since), default=0)
 
-    def _last(self, model: str, seen: int) -> int:
+    def _last_sequence(self, model: str, seen: int) -> int:
         """Return the number of the newest entry, 0 where there is none.
 
         A ledger of years costs no more than a short one: what was seen before isn't listed again,
@@ -374,9 +374,9 @@ class Releases:
         last = self.last(model, seen)
         if last or not seen:
             return last
-        return max(self._sequences(model, 0), default=0)
+        return max(self._list_sequences(model, 0), default=0)
 
-    def _sequences(self, model: str, since: int) -> Iterable[int]:
+    def _list_sequences(self, model: str, since: int) -> Iterable[int]:
         """Give the numbers of the entries from `since` on."""
         after = ledger_key(model, since - 1) if since else ""
         for stored in self.store.keys(f"{MODELS}{model}/ledger/", after):
@@ -384,7 +384,7 @@ class Releases:
             if number.isdigit():
                 yield int(number)
 
-    def _entry(self, model: str, sequence: int) -> Head:
+    def _read_entry(self, model: str, sequence: int) -> Head:
         data = self.envelope(model, sequence)
         return Head(open_entry(data, self.trust, model, sequence), digest_bytes(data))
 

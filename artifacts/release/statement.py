@@ -139,10 +139,10 @@ def require_same_files(claim: Claim, manifest: Manifest) -> None:
     Both are signed, so that a difference is a fault of the signing side: nothing is guessed.
     """
     expected = {file.path: file.digest for file in release_files(manifest)}
-    found = {path: digest for path, digest in claim.files.items() if path != MANIFEST_FILE}
-    if claim.model == manifest.model and expected == found:
+    actual = {path: digest for path, digest in claim.files.items() if path != MANIFEST_FILE}
+    if claim.model == manifest.model and expected == actual:
         return
-    other = sorted(p for p in {*expected, *found} if expected.get(p) != found.get(p))
+    other = sorted(p for p in {*expected, *actual} if expected.get(p) != actual.get(p))
     raise PackageRefused(
         f"the signature of {claim.model} version {claim.version} is about other files",
         expected=f"the files of {manifest.model}'s manifest", got=", ".join(other[:3]) or "a name",
@@ -174,8 +174,8 @@ def _read_claim(statement: Mapping[str, Any]) -> Claim:
     if definition["buildType"] != BUILD_TYPE:
         raise ValueError(f"expected {BUILD_TYPE}, got {definition['buildType']!r}")
     parameters = definition["externalParameters"]
-    files = _digests(statement["subject"])
-    evidence = _digests(statement["predicate"]["runDetails"]["byproducts"])
+    files = _parse_digests(statement["subject"])
+    evidence = _parse_digests(statement["predicate"]["runDetails"]["byproducts"])
     return from_plain(
         Claim,
         {
@@ -190,7 +190,7 @@ def _read_claim(statement: Mapping[str, Any]) -> Claim:
     )
 
 
-def _digests(descriptors: list[Mapping[str, Any]]) -> dict[str, str]:
+def _parse_digests(descriptors: list[Mapping[str, Any]]) -> dict[str, str]:
     digests = {
         descriptor["name"]: f"sha256:{descriptor['digest']['sha256']}" for descriptor in descriptors
     }

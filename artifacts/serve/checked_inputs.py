@@ -18,7 +18,7 @@ _REMEDY = "Give the model what its signature declares (manifest.json)"
 _INTEGERS = {"int64", "int32", "int16", "int8", "uint8"}
 
 
-class _Rule(NamedTuple):
+class _InputRule(NamedTuple):
     """What one input has to be; `dynamic` names each dynamic axis' dimension and range."""
 
     dtype: torch.dtype
@@ -207,11 +207,11 @@ class InputChecks:
 
 def _make_rule(
     dtype: torch.dtype, spec: TensorSpec, signature: ModelSignature, values: bool
-) -> _Rule:
+) -> _InputRule:
     bounds = None
     if values and spec.dtype in _INTEGERS and spec.low is not None and spec.high is not None:
         bounds = (spec.low, spec.high)
-    return _Rule(
+    return _InputRule(
         dtype,
         len(spec.shape),
         tuple((axis, size) for axis, size in enumerate(spec.shape) if isinstance(size, int)),

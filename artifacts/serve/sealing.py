@@ -57,7 +57,7 @@ def seal_file(folder: Path, file: PackageFile, *, hold: bool) -> int:
     try:
         copy = os.memfd_create(Path(file.path).name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
-        raise _no_memory(file, error) from error
+        raise _out_of_memory(file, error) from error
     try:
         _read_verified(folder, file, lambda piece: _write(copy, piece, file))
         fcntl.fcntl(copy, fcntl.F_ADD_SEALS, _SEALS)
@@ -116,10 +116,10 @@ def _write(copy: int, piece: memoryview, file: PackageFile) -> None:
         while piece:
             piece = piece[os.write(copy, piece) :]
     except OSError as error:
-        raise _no_memory(file, error) from error
+        raise _out_of_memory(file, error) from error
 
 
-def _no_memory(file: PackageFile, error: OSError) -> EnvironmentLacking:
+def _out_of_memory(file: PackageFile, error: OSError) -> EnvironmentLacking:
     return EnvironmentLacking(
         f"{file.path} can't be copied into memory", expected=f"room for {file.size_bytes} bytes",
         got=error.strerror or str(error), remedy="Raise this process's limits of memory",

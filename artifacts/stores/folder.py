@@ -47,7 +47,7 @@ class FolderStore:
     def create(self, key: str, data: bytes) -> bool:
         """Write a new key; return whether it holds `data` now, or something else stood there."""
         path = self._path(key)
-        with self._temporary() as (partial, stream):
+        with self._temporary_file() as (partial, stream):
             stream.write(data)
             _finish(stream)
             try:
@@ -61,7 +61,7 @@ class FolderStore:
     def replace(self, key: str, data: bytes) -> None:
         """Write a key, whatever it held; a reader sees the old bytes or the new ones, whole."""
         path = self._path(key)
-        with self._temporary() as (partial, stream):
+        with self._temporary_file() as (partial, stream):
             stream.write(data)
             _finish(stream)
             _publish(lambda: partial.replace(path), path)
@@ -86,7 +86,7 @@ class FolderStore:
         What is compared is read back from the copy.
         """
         final = self._path(key)
-        with self._temporary() as (partial, stream), path.open("rb") as source:
+        with self._temporary_file() as (partial, stream), path.open("rb") as source:
             source.seek(at)
             _copy(source, stream, size, progress)
             _finish(stream)
@@ -208,7 +208,7 @@ class FolderStore:
         return Stored(path.relative_to(self.root).as_posix(), status.st_size, modified)
 
     @contextmanager
-    def _temporary(self) -> Iterator[tuple[Path, BinaryIO]]:
+    def _temporary_file(self) -> Iterator[tuple[Path, BinaryIO]]:
         """Give a temporary file on the same disk, which is gone when the body ends."""
         with self._translate_errors("keep a key"), self._unfinished.open() as unfinished:
             yield unfinished

@@ -224,7 +224,7 @@ class Objects:
         )
 
     def _fetch_part(self, part: Part, partial: Path, at: int, progress: Progress | None) -> None:
-        found = ""
+        wrong_digest = ""
         for _ in range(2):
             if partial.stat().st_size < at + part.size_bytes:
                 self.store.download(object_key(part.digest), partial, progress, at=at)
@@ -233,9 +233,9 @@ class Objects:
             digest = digest_span(partial, at, part.size_bytes)
             if digest == part.digest:
                 return
-            found = digest.short
+            wrong_digest = digest.short
             os.truncate(partial, at)
-        raise corrupted_object(part.digest, found, self.store.location)
+        raise corrupted_object(part.digest, wrong_digest, self.store.location)
 
 
 @contextmanager

@@ -198,7 +198,7 @@ class S3Store:
             stream.seek(at + present)
             if progress is not None and present:
                 progress(present)
-            for data in self._ranges(key, present, stored.size_bytes):
+            for data in self._read_ranges(key, present, stored.size_bytes):
                 stream.write(data)
                 if progress is not None:
                     progress(len(data))
@@ -206,15 +206,15 @@ class S3Store:
 
     def stat(self, key: str) -> Stored | None:
         """Return a key's size and time; None where it isn't there."""
-        found = self._requests.run("be asked for a key", partial(self.bucket.head, key))
-        return found and Stored(key, found["ContentLength"], found["LastModified"])
+        head = self._requests.run("be asked for a key", partial(self.bucket.head, key))
+        return head and Stored(key, head["ContentLength"], head["LastModified"])
 
     def matches(self, key: str, sha256: str) -> bool:
         """Return whether the SHA-256 that the server keeps is this one; without one, True."""
-        found = self._requests.run("be asked for a key", partial(self.bucket.head, key))
-        if found is None:
+        head = self._requests.run("be asked for a key", partial(self.bucket.head, key))
+        if head is None:
             return False
-        checksum = found.get("ChecksumSHA256", "")
+        checksum = head.get("ChecksumSHA256", "")
         # That of an object in parts is one of its parts' checksums: 'BASE64-7'.
         return not checksum or "-" in checksum or base64.b64decode(checksum).hex() == sha256
 
@@ -279,7 +279,7 @@ class S3Store:
         if not (vouched or self.guarantees.checksums or self.bucket.holds(key, data)):
             raise TransferCorrupted("other bytes than were sent")
 
-    def _ranges(self, key: str, start: int, size: int) -> Iterator[bytes]:
+    def _read_ranges(self, key: str, start: int, size: int) -> Iterator[bytes]:
         """Give a key's bytes from `start` on, in order; each range is tried again by itself."""
 
         def fetch(begin: int) -> bytes:
@@ -291,6 +291,6 @@ class S3Store:
 
     def _sha256_of(self, key: str, size: int) -> str:
         hasher = hashlib.sha256()
-        for data in self._ranges(key, 0, size):
+        for data in self._read_ranges(key, 0, size):
             hasher.update(data)
         return hasher.hexdigest()

@@ -96,8 +96,8 @@ class Bucket:
 
     def holds(self, key: str, data: bytes) -> bool:
         """Return whether a key's bytes are these; what is larger isn't read."""
-        found = self.head(key)
-        if found is None or found["ContentLength"] != len(data):
+        head = self.head(key)
+        if head is None or head["ContentLength"] != len(data):
             return False
         return self.get(key, len(data)) == data
 
@@ -130,11 +130,11 @@ class Bucket:
         begin: Any = {"StartAfter": self.root + after} if after else {}
         begin |= {"ContinuationToken": more} if more else {}
         answer = self.client.list_objects_v2(Bucket=self.name, Prefix=self.root + prefix, **begin)
-        found = [
+        keys = [
             Stored(entry["Key"].removeprefix(self.root), entry["Size"], entry["LastModified"])
             for entry in answer.get("Contents", [])
         ]
-        return found, answer["NextContinuationToken"] if answer.get("IsTruncated") else ""
+        return keys, answer["NextContinuationToken"] if answer.get("IsTruncated") else ""
 
     def folders(self, prefix: str) -> list[str]:
         """Return what follows `prefix` in the keys below it, up to the next slash."""

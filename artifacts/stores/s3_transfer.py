@@ -66,13 +66,13 @@ class MultipartUpload:
         A part that fails is sent again by itself. Raises `StoreFailed`, also when the bytes don't
         have the digest `sha256`; nothing is left behind then.
         """
-        upload = self.requests.run("begin an object", self._begin)
+        upload = self.requests.run("begin an object", self._create_upload)
         try:
             hasher = hashlib.sha256()
             parts: list[CompletedPartTypeDef] = []
             vouched = True
             for part, part_bytes, part_vouched in run_ahead(
-                self._parts(upload, path, at, size, hasher.update)
+                self._part_tasks(upload, path, at, size, hasher.update)
             ):
                 parts.append(part)
                 vouched = vouched and part_vouched
@@ -80,7 +80,9 @@ class MultipartUpload:
                     progress(part_bytes)
             if hasher.hexdigest() != sha256:
                 raise changed_file(path)
-            ended = self.requests.run("end an object", partial(self._end, upload, parts))
+            ended = self.requests.run(
+                "end an object", partial(self._complete_upload, upload, parts)
+            )
         except BaseException:
             from botocore.exceptions import BotoCoreError, ClientError
 
@@ -92,7 +94,7 @@ class MultipartUpload:
             raise
         return vouched and ended
 
-    def _parts(
+    def _part_tasks(
         self, upload: str, path: Path, at: int, size: int, update_hash: Callable[[bytes], None]
     ) -> Iterator[Callable[[], tuple[CompletedPartTypeDef, int, bool]]]:
         part_bytes = max(_PART_BYTES, -(-size // _MOST_PARTS))
@@ -118,13 +120,13 @@ class MultipartUpload:
         }  # fmt: skip
         return part, len(data), etag == sums.etag or self.checks_sums()
 
-    def _begin(self) -> str:
+    def _create_upload(self) -> str:
         answer = self.client.create_multipart_upload(
             Bucket=self.bucket, Key=self.key, ChecksumAlgorithm="SHA256"
         )
         return answer["UploadId"]
 
-    def _end(self, upload: str, parts: list[CompletedPartTypeDef]) -> bool:
+    def _complete_upload(self, upload: str, parts: list[CompletedPartTypeDef]) -> bool:
         """Put the parts together; False when it isn't known whether that was done before."""
         try:
             self.client.complete_multipart_upload(

@@ -95,7 +95,7 @@ class Store(Protocol):
         """Write the key's bytes into the file `to` from `at` on, and cut it behind them.
 
         Bytes behind `at` that `to` holds already count as fetched, so a download that broke off
-        goes on; `progress` is called with them, too. Whether they are right is the caller's to check.
+        goes on; `progress` is called with them, too. The caller checks whether they are right.
         """
 
     def stat(self, key: str) -> Stored | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from handoff.artifacts.errors import BlessingRefused, StepCrashed
 from handoff.artifacts.release.manifest import TargetRecord
 from handoff.flows.steps import make_torch, verify
-from handoff.flows.target.variants import Work
+from handoff.flows.target.variants import TargetContext
 from handoff.tasks.compile.messages import CompileResult
 from handoff.tasks.registry import target_record
 from handoff.tasks.release.jobs import is_tried_with_others, with_torch
@@ -32,7 +32,7 @@ def make_other_torches(processes: Processes) -> tuple[OtherTorchHere, ...]:
 
 
 def verify_with_other_torches(
-    work: Work, compiled: CompileResult, record: TargetRecord
+    context: TargetContext, compiled: CompileResult, record: TargetRecord
 ) -> TargetRecord:
     """Compare an accepted package in each of the other versions; return the record that says so.
 
@@ -41,21 +41,23 @@ def verify_with_other_torches(
     if not record.accepted or not is_tried_with_others(record.slug):
         return record
     checks = []
-    for other in work.torches:
+    for other in context.torches:
         result: VerifyResult | BlessingRefused | StepCrashed
         try:
-            result = _compare(work, compiled, other)
+            result = _compare(context, compiled, other)
         except (BlessingRefused, StepCrashed) as error:
             result = error
         checks.append(target_record.check_of(other.version, result))
     return target_record.with_torches(record, tuple(checks))
 
 
-def _compare(work: Work, compiled: CompileResult, other: OtherTorchHere) -> VerifyResult:
-    processes, slug = work.processes, work.target.slug
-    folder, library = processes.jobs.package(work.target), compiled.library.digest
+def _compare(
+    context: TargetContext, compiled: CompileResult, other: OtherTorchHere
+) -> VerifyResult:
+    processes, slug = context.processes, context.target.slug
+    folder, library = processes.jobs.package(context.target), compiled.library.digest
     job = replace(
-        processes.jobs.verify(slug, folder, library, work.optimized, work.reference),
+        processes.jobs.verify(slug, folder, library, context.optimized, context.reference),
         assumed=compiled.assumed, atomic_sums=compiled.atomic_sums, torch=other,
     )  # fmt: skip
-    return verify(processes.runner(work.target), job, with_torch(slug, other.version))
+    return verify(processes.runner(context.target), job, with_torch(slug, other.version))

@@ -37,8 +37,8 @@ from handoff.flows.steps import (
 from handoff.flows.target.other_torches import make_other_torches, verify_with_other_torches
 from handoff.flows.target.variants import (
     PLAIN,
+    TargetContext,
     Variant,
-    Work,
     time_variants,
     try_variants,
     verify_variant,
@@ -64,7 +64,7 @@ T = TypeVar("T", bound="_TargetState")
 class _TargetState:
     """A target under way."""
 
-    work: Work
+    context: TargetContext
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ class _ChosenTarget(_TargetState):
     @property
     def probe_job(self) -> ProbeJob:
         """The job that calls its packages without Python."""
-        work = self.work
-        return work.processes.jobs.probe(
-            work.target, self.winner.compiled, work.signature, work.reference.file
+        context = self.context
+        return context.processes.jobs.probe(
+            context.target, self.winner.compiled, context.signature, context.reference.file
         )
 
 
@@ -135,7 +135,7 @@ def build(
     # All of them first: what is timed beside a compiler says little.
     compiled = [
         _CompiledTarget(
-            Work(processes, target, optimized, reference, signature, torches, faults),
+            TargetContext(processes, target, optimized, reference, signature, torches, faults),
             await_compilation(future),
         )
         for target, future in compiling
@@ -168,7 +168,7 @@ def _run_side_by_side(
     stage: Callable[[S], T | TargetRecord], states: Sequence[S | TargetRecord]
 ) -> list[T | TargetRecord]:
     """Take all targets through a stage at once; one after the other where a GPU is to be shared."""
-    under_way = [state.work.target for state in states if isinstance(state, _TargetState)]
+    under_way = [state.context.target for state in states if isinstance(state, _TargetState)]
     if len(under_way) < 2 or any(isinstance(target, CudaTarget) for target in under_way):
         return _run_one_by_one(stage, states)
     with ThreadPoolExecutor(len(under_way)) as pool:
@@ -188,38 +188,38 @@ def _run_stage(stage: Callable[[S], T | TargetRecord], state: S | TargetRecord) 
         # one that was killed where another machine can be asked.
         if error.is_machines and is_worker():
             raise
-        return target_record.refuse_target(state.work.target.slug, error)
+        return target_record.refuse_target(state.context.target.slug, error)
 
 
 def _verify(state: _CompiledTarget) -> _VerifiedTarget | TargetRecord:
     """Verify a target's packages, and those of the variants that are wanted."""
-    work = state.work
-    compiler = work.processes.compiler(work.target)
+    context = state.context
+    compiler = context.processes.compiler(context.target)
     try:
         if isinstance(state.outcome, HandoffError):
             raise state.outcome
         _renew_if_large(compiler, state.outcome)
-        if isinstance(work.target, CudaTarget) and not work.target.is_here:
-            return _interpret(work, work.target, state.outcome)
-        job = work.processes.jobs.compile(work.optimized, work.target)
-        plain = verify_variant(work, PLAIN, job, state.outcome)
+        if isinstance(context.target, CudaTarget) and not context.target.is_here:
+            return _interpret(context, context.target, state.outcome)
+        job = context.processes.jobs.compile(context.optimized, context.target)
+        plain = verify_variant(context, PLAIN, job, state.outcome)
         if not plain.verified.accepted:
-            return _refuse(work, plain)
-        verified = _VerifiedTarget(work, *try_variants(work, plain))
-        _renew_if_large(work.processes.runner(work.target), state.outcome)
+            return _refuse(context, plain)
+        verified = _VerifiedTarget(context, *try_variants(context, plain))
+        _renew_if_large(context.processes.runner(context.target), state.outcome)
         return verified
     finally:
         compiler.close()
 
 
-def _interpret(work: Work, target: CudaTarget, compiled: CompileResult) -> TargetRecord:
+def _interpret(context: TargetContext, target: CudaTarget, compiled: CompileResult) -> TargetRecord:
     """Return the record of a package whose GPU isn't here, its kernels' sources run if they can be.
 
     The compiler's process goes before: both hold the program.
     """
     record = target_record.built_only(target, compiled)
-    processes = work.processes
-    job = processes.jobs.interpret(work.optimized, target, compiled, work.reference.file)
+    processes = context.processes
+    job = processes.jobs.interpret(context.optimized, target, compiled, context.reference.file)
     process = processes.interpreter(target)
     try:
         result = interpret(process, job, target.slug)
@@ -239,15 +239,15 @@ def _renew_if_large(process: StepProcess, compiled: CompileResult) -> None:
 
 def _choose(state: _VerifiedTarget) -> _ChosenTarget:
     """Race the variants, and put the fastest one in the place of the plain one."""
-    work, plain = state.work, state.accepted[0]
+    context, plain = state.context, state.accepted[0]
     if not state.tried:
-        return _ChosenTarget(work, plain, ())
-    candidates = time_variants(work, state.accepted, state.tried)
+        return _ChosenTarget(context, plain, ())
+    candidates = time_variants(context, state.accepted, state.tried)
     variants = {variant.candidate.name: variant for variant in state.accepted}
-    winner = variants[choose(candidates, work.processes.jobs.recipe.search.goal).name]
+    winner = variants[choose(candidates, context.processes.jobs.recipe.search.goal).name]
     if winner is not plain:
         replace_folder(winner.folder, plain.folder)
-    return _ChosenTarget(work, winner, candidates)
+    return _ChosenTarget(context, winner, candidates)
 
 
 def _probe(state: _ChosenTarget) -> _ProbedTarget:
@@ -256,39 +256,43 @@ def _probe(state: _ChosenTarget) -> _ProbedTarget:
     What an earlier package of the same code was found to do is taken over, unless a rebuild is
     asked for.
     """
-    work, probe_job = state.work, state.probe_job
-    jobs, runner = work.processes.jobs, work.processes.runner(work.target)
-    key = measuring_key(probe_job, state.winner.compiled, work.reference, jobs.staging)
+    context, probe_job = state.context, state.probe_job
+    jobs, runner = context.processes.jobs, context.processes.runner(context.target)
+    key = measuring_key(probe_job, state.winner.compiled, context.reference, jobs.staging)
     known = None if jobs.fresh else recall(jobs.measured, key)
     job = replace(probe_job, known=known.mechanics) if known else probe_job
     # Without the runner nothing is probed, and why there is none is raised here.
-    work.processes.tools(work.target).result()
-    probed = probe(runner, job, work.target.slug)
+    context.processes.tools(context.target).result()
+    probed = probe(runner, job, context.target.slug)
     _renew_if_large(runner, state.winner.compiled)
-    return _ProbedTarget(work, state.winner, state.candidates, probed, key, known)
+    return _ProbedTarget(context, state.winner, state.candidates, probed, key, known)
 
 
 def _time(state: _ProbedTarget) -> TargetRecord:
     """Time the package with and without Python, unless it is known; return the target's record."""
-    work, winner, known = state.work, state.winner, state.known
-    runner, slug = work.processes.runner(work.target), work.target.slug
-    jobs, measured = work.processes.jobs, state.probed
+    context, winner, known = state.context, state.winner, state.known
+    runner, slug = context.processes.runner(context.target), context.target.slug
+    jobs, measured = context.processes.jobs, state.probed
     if emulated_target(slug):
-        record = target_record.bless(slug, winner.compiled, work.reference, winner.verified, None)
+        record = target_record.bless(
+            slug, winner.compiled, context.reference, winner.verified, None
+        )
         return _with_emulation(target_record.with_mechanics(record, measured))
     if known:
         timed = BenchmarkResult(known.timings)
     else:
         measured = measure(runner, MeasureJob(state.probe_job, state.probed), slug)
-        timing = BenchmarkJob(jobs.staging, jobs.package(work.target), work.reference.file, slug)
+        timing = BenchmarkJob(
+            jobs.staging, jobs.package(context.target), context.reference.file, slug
+        )
         timed = benchmark(runner, timing, slug)
         if measured.accepted:
             keep(jobs.measured, state.key, now(winner.compiled, measured.mechanics, timed.timings))
-    record = target_record.bless(slug, winner.compiled, work.reference, winner.verified, timed)
+    record = target_record.bless(slug, winner.compiled, context.reference, winner.verified, timed)
     record = target_record.with_mechanics(record, measured)
     record = replace(record, taken_over=known.package if known else None)
     record = target_record.with_search(record, state.candidates, winner.candidate.name)
-    return verify_with_other_torches(work, winner.compiled, record)
+    return verify_with_other_torches(context, winner.compiled, record)
 
 
 def _with_emulation(record: TargetRecord) -> TargetRecord:
@@ -297,19 +301,19 @@ def _with_emulation(record: TargetRecord) -> TargetRecord:
     return replace(record, emulated=told_emulation(target)) if target else record
 
 
-def _refuse(work: Work, plain: Variant) -> TargetRecord:
+def _refuse(context: TargetContext, plain: Variant) -> TargetRecord:
     """Return the record of a refused package, with where it goes wrong if its numbers do."""
-    target, verified = work.target, plain.verified
-    record = target_record.bless(target.slug, plain.compiled, work.reference, verified, None)
+    target, verified = context.target, plain.verified
+    record = target_record.bless(target.slug, plain.compiled, context.reference, verified, None)
     record = _with_emulation(record)
     is_numeric = any(deviation.reasons for deviation in verified.deviations)
     if not is_numeric or not isinstance(target, CpuTarget):
         return record
-    if not work.processes.jobs.recipe.verify.localize_seconds:
+    if not context.processes.jobs.recipe.verify.localize_seconds:
         return record
-    job = work.processes.jobs.localize(work.optimized, target, verified, work.known)
+    job = context.processes.jobs.localize(context.optimized, target, verified, context.known)
     try:
-        result = localize(work.processes.compiler(target), job, target.slug)
+        result = localize(context.processes.compiler(target), job, target.slug)
         return target_record.with_cause(record, result)
     except HandoffError as error:
         # The refusal stands, whatever happens to the search for its cause.

@@ -153,7 +153,7 @@ def test_a_killed_step_ends_a_workers_run_and_elsewhere_is_its_targets_answer(
     stores = Stores(str(tmp_path), "")
     here = HostSettings(tmp_path, stores, key, "g++", tmp_path, "me", is_worker=is_worker)
     monkeypatch.setattr(host, "_readers", [lambda: here])
-    state: Any = SimpleNamespace(work=SimpleNamespace(target=parse_target("cpu-avx2")))
+    state: Any = SimpleNamespace(context=SimpleNamespace(target=parse_target("cpu-avx2")))
 
     def killed(_: object) -> Any:
         raise killed_by_others("compile", tmp_path / "log")

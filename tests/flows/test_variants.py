@@ -32,13 +32,13 @@ def time_variants(monkeypatch: pytest.MonkeyPatch, race: Any) -> tuple[Candidate
     monkeypatch.setattr(variants, "race", race)
     processes = SimpleNamespace(runner=lambda target: target)
     reference = SimpleNamespace(file=Path("reference"))
-    work: Any = SimpleNamespace(
+    context: Any = SimpleNamespace(
         processes=processes, target=SimpleNamespace(slug="cpu-avx2"), reference=reference
     )
     accepted: Any = tuple(
         SimpleNamespace(folder=Path(one.name), candidate=one) for one in (PLAIN, FREEZING)
     )
-    return variants.time_variants(work, accepted, TRIED)
+    return variants.time_variants(context, accepted, TRIED)
 
 
 def test_the_fastest_variant_of_a_race_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,14 +92,14 @@ def check(
 ) -> variants.Variant:
     monkeypatch.setattr(variants, "compile_package", steps.compile_package)
     monkeypatch.setattr(variants, "compare", steps.compare)
-    work: Any = SimpleNamespace(
+    context: Any = SimpleNamespace(
         processes=SimpleNamespace(compiler=lambda target: target),
         target=parse_target("cpu-avx2"),
         reference=SimpleNamespace(file=Path("reference")),
         optimized=SimpleNamespace(outputs=()),
     )
-    job = CompileJob(Path("program"), work.target, Path("package"), {})
-    return variants.verify_variant(work, name, job, compiled(reused), 60.0)
+    job = CompileJob(Path("program"), context.target, Path("package"), {})
+    return variants.verify_variant(context, name, job, compiled(reused), 60.0)
 
 
 @pytest.mark.parametrize(
