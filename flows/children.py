@@ -32,7 +32,7 @@ _POLLED_PER_S = 50
 
 
 @dataclass(frozen=True)
-class Child:
+class ChildRun:
     """A run to start: of which deployment, with what, under which key, so that it is one run."""
 
     deployment: UUID
@@ -66,7 +66,7 @@ def find_deployment(client: SyncPrefectClient, name: str) -> UUID | None:
     return deployment.id if is_online else None
 
 
-def start(client: SyncPrefectClient, child: Child) -> FlowRun:
+def start(client: SyncPrefectClient, child: ChildRun) -> FlowRun:
     """Start the run, or return the one with its key, unless that ended without success.
 
     Then a further one is started, under the next key.
@@ -94,7 +94,7 @@ def _has_failed(run: FlowRun) -> bool:
     return not run.state.is_crashed() or attempt_of(run) >= MOST_ATTEMPTS
 
 
-def start_all(client: SyncPrefectClient, children: Iterable[Child]) -> list[FlowRun]:
+def start_all(client: SyncPrefectClient, children: Iterable[ChildRun]) -> list[FlowRun]:
     """Start many runs, some at a time; return them in the order of `children`.
 
     A server that is busy with those which run already answers a request in a second or two: one

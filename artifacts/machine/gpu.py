@@ -123,7 +123,7 @@ PROFILES: dict[str, GpuProfile] = {
 }
 
 
-def within_limits_of_all(profiles: Sequence[GpuProfile]) -> GpuProfile:
+def intersect_limits(profiles: Sequence[GpuProfile]) -> GpuProfile:
     """Return the first profile, held to what one block may use on each of `profiles`."""
 
     def least(limit: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from handoff.artifacts.machine.gpu import PROFILES, GpuProfile, within_limits_of_all
+from handoff.artifacts.machine.gpu import PROFILES, GpuProfile, intersect_limits
 
 # Each adds its machine code to every kernel.
 MOST = 4
@@ -48,7 +48,7 @@ def common_profile(members: Sequence[int]) -> GpuProfile:
 
     They are those of the lowest, within what a block may use on every one.
     """
-    return within_limits_of_all(tuple(PROFILES[f"sm_{member}"] for member in members))
+    return intersect_limits(tuple(PROFILES[f"sm_{member}"] for member in members))
 
 
 def parse_generations(slug: str) -> tuple[int, ...]:

@@ -90,7 +90,7 @@ class InputChecks:
                     return False
         return True
 
-    def in_order(
+    def order_inputs(
         self, inputs: Sequence[torch.Tensor], named: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, ...]:
         """Return all inputs in the signature's order; they may be of any shapes and dtypes.
@@ -132,7 +132,7 @@ class InputChecks:
             "tuple or a dataclass one by one",
         )  # fmt: skip
 
-    def laid_out(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    def make_contiguous(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Return the inputs as the package takes them: those in another layout are copied.
 
         They become contiguous; shapes and dtypes, which may be any, stay.

@@ -150,11 +150,11 @@ class LoadedModel:
         """
         checks = self._checks
         if named:
-            inputs = checks.in_order(inputs, named)
+            inputs = checks.order_inputs(inputs, named)
         if not checks.fit(inputs):
             if not self._copies:
                 raise checks.refusal(inputs)
-            inputs = checks.laid_out(inputs)
+            inputs = checks.make_contiguous(inputs)
             if not checks.fit(inputs):
                 raise checks.refusal(inputs)
         return tuple(self._run(list(inputs)))

@@ -24,7 +24,7 @@ from handoff.artifacts.record import to_plain
 from handoff.flows import policies
 from handoff.flows.children import (
     MOST_ATTEMPTS,
-    Child,
+    ChildRun,
     find_deployment,
     read_deployment,
     start,
@@ -100,7 +100,7 @@ def _make_table(
         key = f"conformance:{stamp}:{target.slug}"
         run = start(
             client,
-            Child(
+            ChildRun(
                 deployment, key, parameters, (f"night:{stamp}",), f"conformance of {target.slug}"
             ),
         )
@@ -209,7 +209,7 @@ def _rebuild_by_workers(work: NightWork, due: list[RebuildParameters]) -> Mappin
     with get_client(sync_client=True) as client:
         deployment = read_deployment(client, RECOMPILE_MODEL)
         children = [
-            Child(
+            ChildRun(
                 deployment,
                 f"recompile:{work.stamp}:{parameters.model}",
                 {"parameters": parameters.model_dump(mode="json")},

@@ -23,8 +23,8 @@ from handoff.artifacts.recipe.target import CudaTarget, Target
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.artifacts.release.manifest import ANSWER_FILE, TargetAnswer
 from handoff.flows import policies
-from handoff.flows.children import Child, find_deployment, start, wait_for
-from handoff.flows.names import deployed, target_pool
+from handoff.flows.children import ChildRun, find_deployment, start, wait_for
+from handoff.flows.names import deployment_name, target_pool
 from handoff.flows.registering import ReleaseSpec
 from handoff.flows.steps import receive, send
 from handoff.tasks.fetch.messages import ReceiveJob, SendJob
@@ -56,7 +56,7 @@ def find_routes(recipe: Recipe) -> RemoteTargets:
         for target in recipe.resolved_targets():
             names = _hardware_slugs(target)
             deployments = (
-                find_deployment(client, deployed("build-target", name)) for name in names
+                find_deployment(client, deployment_name("build-target", name)) for name in names
             )
             deployment = next(filter(None, deployments), None)
             if deployment is not None:
@@ -98,7 +98,9 @@ def send_targets(
                 "rebuild": spec.parameters.rebuild,
             }
             name = f"build {spec.parameters.label} for {slug}"
-            child = Child(deployment, f"build:{key}:{slug}", {"parameters": parameters}, name=name)
+            child = ChildRun(
+                deployment, f"build:{key}:{slug}", {"parameters": parameters}, name=name
+            )
             runs[slug] = start(client, child)
     return runs
 

@@ -18,7 +18,7 @@ from handoff.artifacts.errors import StoreFailed
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.manifest import ANSWER_FILE, TargetAnswer, TargetRecord
-from handoff.flows.children import Child, start
+from handoff.flows.children import ChildRun, start
 from handoff.flows.parameters import BuildTargetParameters, VerifyParameters
 from handoff.flows.target import elsewhere
 from handoff.flows.target.elsewhere import collect_targets, find_routes, format_answer
@@ -55,7 +55,7 @@ class Asking:
 
     def ask(self) -> Any:
         """Start the target's run, or find it."""
-        return start(self.client, Child(self.deployment, self.key, {}))
+        return start(self.client, ChildRun(self.deployment, self.key, {}))
 
     def end(self, run: Any, state: str, message: str) -> None:
         """Let the pool's worker end the run."""

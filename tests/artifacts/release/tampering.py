@@ -45,7 +45,7 @@ class Tampering:
     version: int | None = None
 
     @property
-    def told_by_verify(self) -> str:
+    def verify_pattern(self) -> str:
         """The message of `check_release`; by default what `load` does."""
         return self.verify or self.load
 

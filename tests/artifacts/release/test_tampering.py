@@ -77,10 +77,10 @@ def test_a_check_refuses_what_was_tampered_with_and_opens_nothing(
             name=tampering.name, version=tampering.version,
         )  # fmt: skip
 
-    if tampering.told_by_verify == ACCEPTED:
+    if tampering.verify_pattern == ACCEPTED:
         assert check().claim.version == 3
     else:
-        with pytest.raises(PackageRefused, match=tampering.told_by_verify):
+        with pytest.raises(PackageRefused, match=tampering.verify_pattern):
             check()
     assert not canary.exists()
 

@@ -59,7 +59,7 @@ def test_an_input_in_another_layout_is_refused_with_the_way_out_or_copied() -> N
     assert "x is not what the model takes: expected a contiguous tensor" in message
     assert "got strides (1, 3) for the shape [3, 3]" in message
     assert "layouts='copy'" in message
-    copied = checks().laid_out(given)
+    copied = checks().make_contiguous(given)
     assert checks().fit(copied)
     assert copied[0] is ids
     assert torch.equal(copied[1], columns)
@@ -124,7 +124,7 @@ def test_an_argument_that_holds_several_tensors_is_told_as_their_inputs() -> Non
     )
     nested = InputChecks(signature, device="cpu", values=True)
     with pytest.raises(InputsRefused, match=r"Give each tensor of past by .* \(past_0, past_1\)"):
-        nested.in_order((), {"past": torch.ones(2)})
+        nested.order_inputs((), {"past": torch.ones(2)})
 
 
 def test_doing_what_a_refused_input_s_sentence_says_helps() -> None:
@@ -150,7 +150,7 @@ def test_inputs_may_be_given_by_name(positional: int) -> None:
     names = ("flag", "x", "ids")
     by_name = dict(zip(("ids", "x", "flag"), good(), strict=True))
     named = {name: by_name[name] for name in names if name in ("ids", "x", "flag")[positional:]}
-    ordered = checks().in_order(good()[:positional], named)
+    ordered = checks().order_inputs(good()[:positional], named)
     assert checks().fit(ordered)
     assert all(torch.equal(a, b) for a, b in zip(ordered, good(), strict=True))
 
@@ -170,7 +170,7 @@ def test_wrong_names_are_refused_with_those_that_are_expected(
 ) -> None:
     given = (*good(), good()[0])[:count]
     with pytest.raises(InputsRefused, match=message):
-        checks().in_order(given, dict.fromkeys(named, good()[0]))
+        checks().order_inputs(given, dict.fromkeys(named, good()[0]))
 
 
 def test_values_are_compared_only_where_that_is_asked_for() -> None:
