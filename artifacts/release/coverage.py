@@ -93,9 +93,13 @@ def closest_call(manifest: Manifest, target: TargetRecord) -> ClosestCall | None
     """Return the closest call on ordinary inputs; None where a metric decides, or all is exact."""
     outputs = [spec.name for spec in manifest.signature.outputs]
     calls = []
-    for one in target.deviations:
-        name = outputs[one.output] if 0 <= one.output < len(outputs) else ""
-        agreed = manifest.recipe.tolerance_for(one.dtype, name, target.slug)
-        if one.output != target.decided_by_metric and agreed.rtol > 0 and not one.special:
-            calls.append(ClosestCall(one.required_rtol, agreed))
+    for deviation in target.deviations:
+        name = outputs[deviation.output] if 0 <= deviation.output < len(outputs) else ""
+        tolerance = manifest.recipe.tolerance_for(deviation.dtype, name, target.slug)
+        if (
+            deviation.output != target.decided_by_metric
+            and tolerance.rtol > 0
+            and not deviation.special
+        ):
+            calls.append(ClosestCall(deviation.required_rtol, tolerance))
     return max(calls, key=lambda call: call.needed / call.agreed.rtol, default=None)

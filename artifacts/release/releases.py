@@ -168,10 +168,10 @@ class Releases:
         with ThreadPoolExecutor(_READERS) as pool:
             while remaining > 0:
                 numbers = range(remaining, max(0, remaining - batch), -1)
-                for one in pool.map(lambda number: self._read_entry(model, number), numbers):
-                    if following.previous != one.digest:
+                for preceding in pool.map(lambda number: self._read_entry(model, number), numbers):
+                    if following.previous != preceding.digest:
                         raise _broken_ledger(model, following.sequence)
-                    following = one.entry
+                    following = preceding.entry
                     yield following
                 remaining -= len(numbers)
                 batch = min(2 * batch, _MOST_AT_ONCE)

@@ -57,7 +57,7 @@ from handoff.artifacts.serve.archive import (
 )
 from handoff.artifacts.serve.checked_inputs import InputChecks
 from handoff.artifacts.serve.known_code import open_known_code, register_library
-from handoff.artifacts.serve.sealing import check_file, keep, seal_file
+from handoff.artifacts.serve.sealing import check_file, keep_sealed, seal_file
 
 if TYPE_CHECKING:
     import torch
@@ -354,7 +354,7 @@ def _open_with_known_code(folder: Path, file: PackageFile, runners: int) -> Run:
     if runner is not None:
         os.close(sealed)
         return cast(Run, runner.run)
-    descriptor = keep(file.digest, sealed)
+    descriptor = keep_sealed(file.digest, sealed)
     run = _open(f"/proc/self/fd/{descriptor}", folder / file.path, "cpu", runners)
     register_library(file.digest, descriptor)
     return run

@@ -64,10 +64,10 @@ def seal_file(folder: Path, file: PackageFile, *, hold: bool) -> int:
     except BaseException:
         os.close(copy)
         raise
-    return keep(file.digest, copy) if hold else copy
+    return keep_sealed(file.digest, copy) if hold else copy
 
 
-def keep(digest: Digest, copy: int) -> int:
+def keep_sealed(digest: Digest, copy: int) -> int:
     """Return the descriptor that the bytes of `digest` are kept by for good; `copy` where none is.
 
     Else the sealed `copy` is closed.

@@ -44,7 +44,7 @@ from handoff.flows.nightly.night import (
 from handoff.flows.pages import REFUSALS, own_page, report_refusals
 from handoff.flows.parameters import EVERYTHING, Attempt, RebuildParameters, RecompileParameters
 from handoff.flows.registering import ReleaseSpec
-from handoff.flows.releasing import make_release, opened_workspace
+from handoff.flows.releasing import build_workspace, make_release
 from handoff.flows.rescheduling import reschedule_machine_faults
 from handoff.flows.steps import (
     append,
@@ -102,7 +102,7 @@ def _rebuild(host: HostSettings, parameters: RebuildParameters) -> NightRow:
     recipe, model, old = parameters.parsed_recipe(), parameters.model, parameters.version
     elsewhere = find_routes(recipe) if host.is_worker else RemoteTargets()
     with (
-        opened_workspace(host) as workspace,
+        build_workspace(host) as workspace,
         Processes(workspace, recipe, elsewhere=elsewhere.routes) as processes,
     ):
         restore_job = RestoreJob(host.stores, model, old, workspace / "delivered")

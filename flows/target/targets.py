@@ -141,10 +141,10 @@ def build(
         for target, future in compiling
     ]
     toolchain: dict[str, str] = {}
-    for one in compiled:
-        if isinstance(one.outcome, CompileResult):
-            toolchain |= one.outcome.toolchain
-            _renew_if_large(processes.runner(), one.outcome)
+    for state in compiled:
+        if isinstance(state.outcome, CompileResult):
+            toolchain |= state.outcome.toolchain
+            _renew_if_large(processes.runner(), state.outcome)
     chosen = _run_one_by_one(_choose, _run_side_by_side(_verify, compiled))
     records = _run_one_by_one(_time, _run_side_by_side(_probe, chosen))
     return BuiltTargets(tuple(records), toolchain, reference.plan, reference.asked)
