@@ -53,8 +53,8 @@ class HandoffError(Exception):
         """
         place = f"{self.where}: " if self.where else ""
         remedy = self.remedy[:1].upper() + self.remedy[1:]
-        found = "; ".join(_FULL_STOP.sub("", line) for line in self.got.split("\n"))
-        got = _NESTED.sub(r"\g<got> instead of \g<expected>", found)
+        findings = "; ".join(_FULL_STOP.sub("", line) for line in self.got.split("\n"))
+        got = _NESTED.sub(r"\g<got> instead of \g<expected>", findings)
         return f"{place}{self.what}: expected {self.expected}, got {got}. {remedy}"
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -221,7 +221,7 @@ def first_line(error: BaseException, limit: int = 300) -> str:
 
 
 # A letter too many, too few or another one; of short words no two.
-_ALIKE = 0.66
+_SIMILARITY = 0.66
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
@@ -233,17 +233,17 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
     names = list(known)
     same = [name for name in names if name.casefold() == word.casefold()]
     same += [name for name in names if word in name.split()]
-    close = same or get_close_matches(word, names, n=1, cutoff=_ALIKE)
+    close = same or get_close_matches(word, names, n=1, cutoff=_SIMILARITY)
     return f"Did you mean {close[0]}?" if close else otherwise
 
 
-_NAMED = 12
+_MOST_NAMES = 12
 
 
-def some_of(names: Sequence[str]) -> str:
+def format_names(names: Sequence[str]) -> str:
     """Return names in a row, shortened: twelve of them, and how many more there are."""
-    more = len(names) - _NAMED
-    return ", ".join(name[:60] for name in names[:_NAMED]) + (f" and {more} more" * (more > 0))
+    more = len(names) - _MOST_NAMES
+    return ", ".join(name[:60] for name in names[:_MOST_NAMES]) + (f" and {more} more" * (more > 0))
 
 
 def tensors_meant(name: str, known: Iterable[str], otherwise: str) -> str:
@@ -253,7 +253,7 @@ def tensors_meant(name: str, known: Iterable[str], otherwise: str) -> str:
     """
     names = list(known)
     if inside := [one for one in names if one.startswith(f"{name}_")]:
-        return f"Give each tensor of {name[:60]} by its own name ({some_of(inside)})"
+        return f"Give each tensor of {name[:60]} by its own name ({format_names(inside)})"
     return did_you_mean(name, names, otherwise)
 
 
@@ -272,7 +272,7 @@ def told_place(text: str) -> tuple[str, str, str]:
     return (match["place"] or "", match["expected"], match["got"]) if match else ("", "", text)
 
 
-def told_by_machine(error: HandoffError, machine: str) -> HandoffError:
+def attribute_to_machine(error: HandoffError, machine: str) -> HandoffError:
     """Return the error as one that says on which machine it was."""
     place = f"the machine {machine}"
     where = f"{place}, {error.where}" if error.where else place

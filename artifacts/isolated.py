@@ -52,8 +52,8 @@ def isolated(module: str, *arguments: str, options: Sequence[str] = ()) -> list[
 
 def for_children(environment: dict[str, str]) -> dict[str, str]:
     """Return an environment in which what is started imports from Python's own places alone."""
-    kept = {name: value for name, value in environment.items() if name not in _REFUSED}
-    return {**kept, **FOR_CHILDREN}
+    allowed = {name: value for name, value in environment.items() if name not in _REFUSED}
+    return {**allowed, **FOR_CHILDREN}
 
 
 def _run(arguments: list[str]) -> None:

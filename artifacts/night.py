@@ -60,7 +60,7 @@ class NightRow:
 
     @property
     def is_lost(self) -> bool:
-        """Tell whether the model was served when a night last looked, and isn't there any more."""
+        """Return whether the model was served when a night last looked, and isn't there now."""
         return self.outcome == "failed" and LOST in self.why
 
     @property
@@ -84,7 +84,7 @@ class Night:
 
     `started` and `ended` are ISO 8601 with an offset. `toolchain` is what was built with, and
     `rows` are in the order of their models' names. `alias` is the one that may have moved.
-    `conformance` tells in sentences which operators the toolchain breaks and fixes.
+    `conformance` says in sentences which operators the toolchain breaks and fixes.
     """
 
     date: str
@@ -111,8 +111,8 @@ class Night:
     @property
     def counts(self) -> dict[Outcome, int]:
         """How many models had each outcome; those of none are left out."""
-        found = [row.outcome for row in self.rows]
-        return {outcome: found.count(outcome) for outcome in OUTCOMES if outcome in found}
+        outcomes = [row.outcome for row in self.rows]
+        return {outcome: outcomes.count(outcome) for outcome in OUTCOMES if outcome in outcomes}
 
     @property
     def exit_status(self) -> int:
@@ -174,13 +174,13 @@ def write_night(store: Store, night: Night) -> str:
 def read_nights(store: Store, last: int) -> tuple[Night, ...]:
     """Return the newest `last` nights, oldest first; raise `StoreFailed` for one that's none."""
     keys = sorted(stored.key for stored in store.keys(NIGHTS) if _KEY.fullmatch(stored.key))
-    found = []
+    nights = []
     for key in keys[max(0, len(keys) - last) :]:
         data = store.read(key, NIGHT_LIMIT_BYTES)
         # Removed since it was listed: then there is none.
         if data is not None:
-            found.append(parse_night(data, key))
-    return tuple(found)
+            nights.append(parse_night(data, key))
+    return tuple(nights)
 
 
 def note_row(store: Store, stamp: str, row: NightRow) -> bool:

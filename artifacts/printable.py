@@ -20,14 +20,14 @@ def printable(text: str) -> str:
     """Return the text with its lines and tabs, and all else that isn't printed written out."""
     if text.isprintable():
         return text
-    return "".join(c if c in _LINES or _is_shown(c) else _written(c) for c in text)
+    return "".join(c if c in _LINES or _is_shown(c) else _escape(c) for c in text)
 
 
 def one_line(text: str) -> str:
     """Return the text as one line: ends of lines and tabs are written out, too."""
     if text.isprintable():
         return text
-    return "".join(c if _is_shown(c) else _written(c) for c in text)
+    return "".join(c if _is_shown(c) else _escape(c) for c in text)
 
 
 def printable_json(text: str) -> str:
@@ -46,7 +46,7 @@ def _is_shown(character: str) -> bool:
     return character.isprintable() or unicodedata.category(character) == "Zs"
 
 
-def _written(character: str) -> str:
+def _escape(character: str) -> str:
     if character in "\n\t\r":
         return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}[character]
     code = ord(character)

@@ -95,27 +95,27 @@ def from_plain(kind: type[T], plain: object, where: str = "") -> T:
     """
     try:
         return cast(T, _decoder(cast(Hashable, kind))(plain))
-    except _Unfit as error:
+    except _DecodeError as error:
         raise RecordInvalid(f"{where or kind.__name__}{error.text}") from error.cause
 
 
-class _Unfit(Exception):
-    """A value doesn't fit: what is told of it, with its place within what is decoded before it."""
+class _DecodeError(Exception):
+    """A value doesn't fit: the message, with its place within what is decoded before it."""
 
-    def __init__(self, told: str, cause: Exception | None = None) -> None:
-        super().__init__(told)
-        self.text = told
+    def __init__(self, message: str, cause: Exception | None = None) -> None:
+        super().__init__(message)
+        self.text = message
         self.cause = cause
 
-    def within(self, place: str) -> _Unfit:
+    def within(self, place: str) -> _DecodeError:
         """Return the same of what holds it at `place`."""
-        return _Unfit(f"{place}{self.text}", self.cause)
+        return _DecodeError(f"{place}{self.text}", self.cause)
 
 
-def _fail(expected: str, got: object) -> _Unfit:
+def _mismatch(expected: str, got: object) -> _DecodeError:
     text = repr(got)
     shown = text if len(text) <= 80 else text[:77] + "..."
-    return _Unfit(f": expected {expected}, got {shown}")
+    return _DecodeError(f": expected {expected}, got {shown}")
 
 
 # What makes a value of plain ones. Each kind's is made once: a release has thousands of values, and
@@ -143,7 +143,7 @@ def _decoder_of_choices(choices: tuple[Any, ...]) -> _Decoder:
     def decode(plain: object) -> object:
         if plain in choices:
             return plain
-        raise _fail(f"one of {', '.join(repr(choice) for choice in choices)}", plain)
+        raise _mismatch(f"one of {', '.join(repr(choice) for choice in choices)}", plain)
 
     return decode
 
@@ -159,7 +159,7 @@ def _decoder_of_union(choices: tuple[Any, ...]) -> _Decoder:
         for kind in kinds:
             try:
                 return _decoder(kind)(plain)
-            except _Unfit as error:
+            except _DecodeError as error:
                 errors.append((_is_tagged(kind, plain), error))
         raise max(errors, key=lambda pair: pair[0])[1]
 
@@ -174,35 +174,35 @@ def _is_tagged(choice: Any, plain: object) -> bool:  # noqa: ANN401 - a type for
 
 
 def _decoder_of_list(kind: Any) -> _Decoder:  # noqa: ANN401 - a type form
-    item = _decoder(kind)
+    decode_item = _decoder(kind)
 
     def decode(plain: object) -> object:
         if not isinstance(plain, (list, tuple)):
-            raise _fail("a list", plain)
-        found = []
+            raise _mismatch("a list", plain)
+        items = []
         try:
             for value in plain:
-                found.append(item(value))
-        except _Unfit as error:
-            raise error.within(f"[{len(found)}]") from None
-        return tuple(found)
+                items.append(decode_item(value))
+        except _DecodeError as error:
+            raise error.within(f"[{len(items)}]") from None
+        return tuple(items)
 
     return decode
 
 
 def _decoder_of_table(kind: Any) -> _Decoder:  # noqa: ANN401 - a type form
-    item = _decoder(kind)
+    decode_item = _decoder(kind)
 
     def decode(plain: object) -> object:
         if not isinstance(plain, Mapping):
-            raise _fail("a table", plain)
-        found, key = {}, ""
+            raise _mismatch("a table", plain)
+        items, key = {}, ""
         try:
             for key, value in plain.items():
-                found[str(key)] = item(value)
-        except _Unfit as error:
+                items[str(key)] = decode_item(value)
+        except _DecodeError as error:
             raise error.within(f".{key}") from None
-        return found
+        return items
 
     return decode
 
@@ -224,25 +224,25 @@ def _decoder_of_record(kind: type) -> _Decoder:
 
     def decode(plain: object) -> object:
         if not isinstance(plain, Mapping):
-            raise _fail("a table", plain)
+            raise _mismatch("a table", plain)
         known = fields()
         if unknown := plain.keys() - known.keys():
-            raise _fail(f"no other keys than {', '.join(known)}", min(map(str, unknown)))
+            raise _mismatch(f"no other keys than {', '.join(known)}", min(map(str, unknown)))
         values, name = {}, ""
         try:
-            for name, (item, is_needed) in known.items():
+            for name, (decode_field, is_needed) in known.items():
                 if name in plain:
-                    values[name] = item(plain[name])
+                    values[name] = decode_field(plain[name])
                 elif is_needed:
-                    raise _Unfit(": expected a value, got nothing")
-        except _Unfit as error:
+                    raise _DecodeError(": expected a value, got nothing")
+        except _DecodeError as error:
             raise error.within(f".{name}") from None
         try:
             return kind(**values)
         except RecordInvalid:
             raise
         except ValueError as error:
-            raise _Unfit(f": {error}", error) from error
+            raise _DecodeError(f": {error}", error) from error
 
     return decode
 
@@ -256,10 +256,10 @@ def _decoder_of_scalar(kind: Any) -> _Decoder:  # noqa: ANN401 - a type
     if kind is float:
         return _decode_float
     if kind is Path:
-        return lambda plain: Path(plain) if isinstance(plain, str) else _only(Path, plain)
+        return lambda plain: Path(plain) if isinstance(plain, str) else _require_type(Path, plain)
     if isinstance(kind, type) and issubclass(kind, str):
         return lambda plain: _decode_text(kind, plain)
-    return lambda plain: plain if type(plain) is kind else _only(kind, plain)
+    return lambda plain: plain if type(plain) is kind else _require_type(kind, plain)
 
 
 def _decode_float(plain: object) -> float:
@@ -271,26 +271,26 @@ def _decode_float(plain: object) -> float:
         try:
             return float(plain)
         except OverflowError:
-            raise _fail("a number that a float can hold", "a longer one") from None
-    raise _fail("a number", plain)
+            raise _mismatch("a number that a float can hold", "a longer one") from None
+    raise _mismatch("a number", plain)
 
 
 def _decode_text(kind: type[str], plain: object) -> str:
     if type(plain) is kind:
         return plain
     if not isinstance(plain, str):
-        raise _fail(_SCALARS.get(kind, kind.__name__), plain)
+        raise _mismatch(_SCALARS.get(kind, kind.__name__), plain)
     try:
         return kind(plain)
     except ValueError as error:
-        raise _Unfit(f": {error}", error) from error
+        raise _DecodeError(f": {error}", error) from error
 
 
-def _only(kind: Any, plain: object) -> object:  # noqa: ANN401 - a type
-    """Return `plain` where it is of just that type; raise `_Unfit` for others."""
+def _require_type(kind: Any, plain: object) -> object:  # noqa: ANN401 - a type
+    """Return `plain` where it is of just that type; raise `_DecodeError` for others."""
     if type(plain) is kind:
         return plain
-    raise _fail(_SCALARS.get(kind, getattr(kind, "__name__", str(kind))), plain)
+    raise _mismatch(_SCALARS.get(kind, getattr(kind, "__name__", str(kind))), plain)
 
 
 R_co = TypeVar("R_co", covariant=True)

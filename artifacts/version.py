@@ -1,4 +1,4 @@
-"""Which Handoff this is: its version, and the commit that it was built from, as git tells it."""
+"""Which Handoff this is: its version, and the commit that it was built from, as git says."""
 
 from __future__ import annotations
 

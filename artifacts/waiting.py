@@ -42,7 +42,7 @@ class Pauses:
 
     @property
     def are_over(self) -> bool:
-        """Tell whether the next pause, of `next_s` seconds at most, might end beyond the limit."""
+        """Return whether the next pause, of at most `next_s` seconds, might end after the limit."""
         return self.waited_s + self.next_s > self._limit_s
 
     def take(self, most_s: float = math.inf) -> None:

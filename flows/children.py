@@ -32,7 +32,7 @@ _POLLED_PER_S = 50
 
 
 @dataclass(frozen=True)
-class Child:
+class ChildRun:
     """A run to start: of which deployment, with what, under which key, so that it is one run."""
 
     deployment: UUID
@@ -66,7 +66,7 @@ def find_deployment(client: SyncPrefectClient, name: str) -> UUID | None:
     return deployment.id if is_online else None
 
 
-def start(client: SyncPrefectClient, child: Child) -> FlowRun:
+def start(client: SyncPrefectClient, child: ChildRun) -> FlowRun:
     """Start the run, or return the one with its key, unless that ended without success.
 
     Then a further one is started, under the next key.
@@ -81,20 +81,20 @@ def start(client: SyncPrefectClient, child: Child) -> FlowRun:
             name=child.name,
         )
         # What was made or found is reported as it is now; only a crashed one is asked for more.
-        now = follow(client, run)
-        if not _has_failed(now):
+        current = follow(client, run)
+        if not _has_failed(current):
             return run
     raise RuntimeError(f"{child.key} has ended without success {_MOST_KEYS - 1} times")
 
 
 def _has_failed(run: FlowRun) -> bool:
-    """Tell whether a run ended without success; one that crashed may be about to be repeated."""
+    """Return whether a run ended without success; one that crashed may be about to be repeated."""
     if run.state is None or not run.state.is_final() or run.state.is_completed():
         return False
     return not run.state.is_crashed() or attempt_of(run) >= MOST_ATTEMPTS
 
 
-def start_all(client: SyncPrefectClient, children: Iterable[Child]) -> list[FlowRun]:
+def start_all(client: SyncPrefectClient, children: Iterable[ChildRun]) -> list[FlowRun]:
     """Start many runs, some at a time; return them in the order of `children`.
 
     A server that is busy with those which run already answers a request in a second or two: one
@@ -110,20 +110,20 @@ def wait_for(runs: Iterable[FlowRun], limit_s: float) -> dict[UUID, FlowRun]:
     A run that crashed and was started again ends as the last one of these.
     """
     deadline = time.monotonic() + limit_s
-    left = {run.id: run for run in runs}
+    pending = {run.id: run for run in runs}
     ended: dict[UUID, FlowRun] = {}
     crashed: dict[UUID, float] = {}
     with get_client(sync_client=True) as client:
-        while left and time.monotonic() < deadline:
-            now = _read(client, [run.id for run in left.values()])
-            for first, before in list(left.items()):
-                left[first] = follow(client, now.get(before.id, before))
-                if _has_ended(left[first], crashed):
-                    ended[first] = left.pop(first)
-            if left:
+        while pending and time.monotonic() < deadline:
+            now = _read_runs(client, [run.id for run in pending.values()])
+            for first, before in list(pending.items()):
+                pending[first] = follow(client, now.get(before.id, before))
+                if _has_ended(pending[first], crashed):
+                    ended[first] = pending.pop(first)
+            if pending:
                 # What many runs are asked about costs the server something.
-                time.sleep(_POLL_S + len(left) / _POLLED_PER_S)
-    return {**left, **ended}
+                time.sleep(_POLL_S + len(pending) / _POLLED_PER_S)
+    return {**pending, **ended}
 
 
 def follow(client: SyncPrefectClient, run: FlowRun) -> FlowRun:
@@ -132,7 +132,7 @@ def follow(client: SyncPrefectClient, run: FlowRun) -> FlowRun:
 
 
 def _has_ended(run: FlowRun, crashed: dict[UUID, float]) -> bool:
-    """Tell whether nothing more will come of a run; `crashed` is since when it is known to have."""
+    """Return whether a run is over for good; `crashed` is since when it is known to have."""
     if run.state is None or not run.state.is_final():
         return False
     if run.state.is_completed() or _has_failed(run):
@@ -140,14 +140,14 @@ def _has_ended(run: FlowRun, crashed: dict[UUID, float]) -> bool:
     return time.monotonic() - crashed.setdefault(run.id, time.monotonic()) > PATIENCE_S
 
 
-def _read(client: SyncPrefectClient, ids: list[UUID]) -> dict[UUID, FlowRun]:
+def _read_runs(client: SyncPrefectClient, ids: list[UUID]) -> dict[UUID, FlowRun]:
     """Return the runs as they are now, by their ids."""
-    found = {}
+    runs = {}
     for place in range(0, len(ids), _PAGE):
-        wanted = FlowRunFilter(id=FlowRunFilterId(any_=ids[place : place + _PAGE]))
-        for run in client.read_flow_runs(flow_run_filter=wanted, limit=_PAGE):
-            found[run.id] = run
-    return found
+        run_filter = FlowRunFilter(id=FlowRunFilterId(any_=ids[place : place + _PAGE]))
+        for run in client.read_flow_runs(flow_run_filter=run_filter, limit=_PAGE):
+            runs[run.id] = run
+    return runs
 
 
 def newest(client: SyncPrefectClient, run: FlowRun) -> FlowRun:
@@ -164,8 +164,8 @@ def newest(client: SyncPrefectClient, run: FlowRun) -> FlowRun:
 def successor(client: SyncPrefectClient, run: FlowRun) -> FlowRun | None:
     """Return the run that was started in the place of one that crashed (`flows.resume`)."""
     key = FlowRunFilterIdempotencyKey(any_=[f"resume:{run.id}"])
-    found = client.read_flow_runs(flow_run_filter=FlowRunFilter(idempotency_key=key), limit=1)
-    return found[0] if found else None
+    runs = client.read_flow_runs(flow_run_filter=FlowRunFilter(idempotency_key=key), limit=1)
+    return runs[0] if runs else None
 
 
 def attempt_of(run: FlowRun) -> int:

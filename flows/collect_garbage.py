@@ -11,7 +11,7 @@ from handoff.artifacts.host import HostSettings
 from handoff.artifacts.record import to_plain
 from handoff.flows import policies
 from handoff.flows.host import host_settings
-from handoff.flows.rescheduling import handed_back
+from handoff.flows.rescheduling import reschedule_machine_faults
 from handoff.tasks import steps
 from handoff.tasks.registry.messages import CollectJob, CollectResult
 from handoff.tasks.registry.transitions import opened_registrar
@@ -31,6 +31,6 @@ def collect_garbage(
 ) -> dict[str, Any]:
     """Remove from the store what no version needs; return how much that was."""
     host = host_settings()
-    with handed_back(host):
-        found = collect(host, older_than_h, pretend)
-    return cast(dict[str, Any], to_plain(found))
+    with reschedule_machine_faults(host):
+        result = collect(host, older_than_h, pretend)
+    return cast(dict[str, Any], to_plain(result))

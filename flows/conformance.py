@@ -15,7 +15,7 @@ from handoff.artifacts.record import to_plain
 from handoff.flows import policies
 from handoff.flows.host import host_settings
 from handoff.flows.parameters import Attempt, ConformanceParameters
-from handoff.flows.rescheduling import handed_back
+from handoff.flows.rescheduling import reschedule_machine_faults
 from handoff.flows.steps import conform, keep_table, sign_table
 from handoff.infra.engine.child import StepProcess
 from handoff.tasks.conformance.messages import KeepTableJob
@@ -36,7 +36,7 @@ def conformance(parameters: ConformanceParameters, attempt: Attempt = 1) -> dict
     host = host_settings()
     target = parse_target(parameters.target)
     assert isinstance(target, CpuTarget)
-    with handed_back(host):
+    with reschedule_machine_faults(host):
         table = make_conformance(host, target, tuple(parameters.operators), again=parameters.again)
     return cast(dict[str, Any], to_plain(table))
 
@@ -48,7 +48,7 @@ def make_conformance(
     plan = Plan(
         target, {}, host.compiler, host.builds.parent / "conformance", operators, again=again
     )
-    table = conform(plan, _tell)
+    table = conform(plan, _log_progress)
     if operators:
         return table
     with (
@@ -57,14 +57,14 @@ def make_conformance(
     ):
         signer.run(KeyJob(host.key, host.stores.trusted))
         envelope = sign_table(signer, host, table)
-        keeping = KeepTableJob(table, envelope, host.stores, scratch / "conformance")
-        kept = keep_table(registrar, keeping)
-    if kept.not_shown:
-        LOGGER.warning("The table is kept, and not shown in MLflow: %s", kept.not_shown)
+        job = KeepTableJob(table, envelope, host.stores, scratch / "conformance")
+        result = keep_table(registrar, job)
+    if result.not_shown:
+        LOGGER.warning("The table is kept, and not shown in MLflow: %s", result.not_shown)
     return table
 
 
-def _tell(progress: Progress) -> None:
+def _log_progress(progress: Progress) -> None:
     LOGGER.info(
         "%d of %d operators and dtypes, about %.0f min left",
         progress.done, progress.total, progress.left_s / 60,

@@ -16,7 +16,7 @@ def provide(reader: Callable[[], HostSettings]) -> None:
 
 
 def is_worker() -> bool:
-    """Tell whether this process runs a flow for a worker of a stack."""
+    """Return whether this process runs a flow for a worker of a stack."""
     return bool(_readers) and _readers[0]().is_worker
 
 

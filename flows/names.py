@@ -11,7 +11,7 @@ CONTROL_POOL = "handoff-control"
 BUILD_POOL = "handoff-build"
 
 
-def deployed(flow: str, name: str = TAG) -> str:
+def deployment_name(flow: str, name: str = TAG) -> str:
     """Return the full name of a flow's deployment, `flow/name`."""
     return f"{flow}/{name}"
 
@@ -21,8 +21,8 @@ def target_pool(slug: str) -> str:
     return f"handoff-{slug}"
 
 
-RELEASE = deployed("release")
-RECOMPILE = deployed("recompile")
-RECOMPILE_MODEL = deployed("recompile-model")
-CONFORMANCE = deployed("conformance")
-RESUME = deployed("resume")
+RELEASE = deployment_name("release")
+RECOMPILE = deployment_name("recompile")
+RECOMPILE_MODEL = deployment_name("recompile-model")
+CONFORMANCE = deployment_name("conformance")
+RESUME = deployment_name("resume")

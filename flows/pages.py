@@ -27,8 +27,8 @@ from handoff.artifacts.errors import (
     first_line,
 )
 from handoff.artifacts.host import HostSettings
-from handoff.artifacts.mlflow.description import taken_over, targets_table
-from handoff.artifacts.mlflow.own_runs import Refusal, told_refusal
+from handoff.artifacts.mlflow.description import describe_taken_over, targets_table
+from handoff.artifacts.mlflow.own_runs import Refusal, format_refusal
 from handoff.artifacts.mlflow.tags import run_title
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, read_manifest
 from handoff.flows.parameters import ReleaseParameters
@@ -72,17 +72,21 @@ def show_released(
     name = f"{manifest.model}@{version}"
     known_as = " and ".join(f"@{alias}" for alias in aliases)
     page = mlflow_page(host.stores.tracking_uri, f"#/models/{manifest.model}")
-    shown = (
+    mlflow_link = (
         f"[In MLflow]({page}): the report, every version."
         if page
         else "`handoff ui` shows it in MLflow."
     )
-    _show(
-        manifest,
-        f"**{name}** is released" + (f" as {known_as}." if known_as else "."),
-        shown,
+    headline = f"**{name}** is released" + (f" as {known_as}." if known_as else ".")
+    parts = (
+        headline,
+        targets_table(manifest),
+        describe_taken_over(manifest),
+        mlflow_link,
         f"```\nhandoff show {name}\nhandoff promote {name} --to production\n```",
+        f"Delivery: {manifest.verdict}, `{manifest.delivery.short}`.",
     )
+    _create_page(manifest.model, headline.replace("*", ""), parts)
 
 
 def show_refusal(
@@ -94,20 +98,14 @@ def show_refusal(
     """
     page = mlflow_page(host.stores.tracking_uri, place) if place else ""
     parts = (
-        told_refusal(refusal),
+        format_refusal(refusal),
         targets_table(manifest) if manifest and manifest.targets else "",
         f"[In MLflow]({page}): its report." if page else "",
     )
-    _write(refusal.model, f"{refusal.title} was not released: {refusal.outcome}.", parts)
+    _create_page(refusal.model, f"{refusal.title} was not released: {refusal.outcome}.", parts)
 
 
-def _show(manifest: Manifest, headline: str, *further: str) -> None:
-    delivery = f"Delivery: {manifest.verdict}, `{manifest.delivery.short}`."
-    parts = (headline, targets_table(manifest), taken_over(manifest), *further, delivery)
-    _write(manifest.model, headline.replace("*", ""), parts)
-
-
-def _write(model: str, description: str, parts: Iterable[str]) -> None:
+def _create_page(model: str, description: str, parts: Iterable[str]) -> None:
     create_markdown_artifact(
         # Prefect groups the reports of one key; it takes small letters, digits and dashes.
         key=f"release-{re.sub('[^a-z0-9]+', '-', model.lower()).strip('-')}",
@@ -123,7 +121,7 @@ LOGGER = logging.getLogger("handoff.release")
 
 
 @dataclass
-class Attempted:
+class ReleaseAttempt:
     """A release under way in `workspace`; `delivery` is its folder here, once there is one."""
 
     parameters: ReleaseParameters
@@ -136,57 +134,57 @@ class Attempted:
         """The folder of what was made, with the record of what was measured."""
         return self.workspace / "release"
 
-    def know(self, delivery: Path) -> Path:
+    def set_delivery(self, delivery: Path) -> Path:
         """Return the delivery's folder, and name the run by its model and commit."""
         self.delivery = delivery
-        name_run(f"release {run_title(*self.named)}")
+        name_run(f"release {run_title(*self.title_parts)}")
         return delivery
 
     @property
-    def named(self) -> tuple[str, Lineage]:
+    def title_parts(self) -> tuple[str, Lineage]:
         """The model and where it comes from, as far as that can be known before it is taken in."""
         contract = contract_in(self.delivery) if self.delivery else None
         if contract is None:
-            return self.parameters.label_of_delivery, self.parameters.said
+            return self.parameters.label_of_delivery, self.parameters.lineage
         try:
-            return contract.model.name, contract.source.completed(self.parameters.said)
+            return contract.model.name, contract.source.completed(self.parameters.lineage)
         except ValueError:
             # It says another commit than was announced, which is about to be refused.
             return contract.model.name, contract.source
 
-    def refused_by(self, error: HandoffError, page: str, manifest: Manifest | None) -> Refusal:
+    def refusal(self, error: HandoffError, page: str, manifest: Manifest | None) -> Refusal:
         """Return the refusal, named by the model and commit as far as they are known."""
-        model, lineage = (manifest.model, manifest.lineage) if manifest else self.named
+        model, lineage = (manifest.model, manifest.lineage) if manifest else self.title_parts
         now = datetime.now(UTC).isoformat()
         record = error.as_record()
         return Refusal(model, lineage, record, self.began, now, flow_run.id or "", page)
 
 
 @contextmanager
-def refusals_shown(
+def report_refusals(
     host: HostSettings, parameters: ReleaseParameters, workspace: Path
-) -> Iterator[Attempted]:
+) -> Iterator[ReleaseAttempt]:
     """Give the release that is attempted; what it is refused for is shown, and raised again.
 
     That it can't be shown is logged: the refusal stays what is raised. What fails for the machine's
-    sake is no refusal, and is told by the run's state alone.
+    sake is no refusal, and is shown by the run's state alone.
     """
-    attempted = Attempted(parameters, workspace)
+    attempt = ReleaseAttempt(parameters, workspace)
     try:
-        yield attempted
+        yield attempt
     except NotShownYet:
         # It is released.
         raise
     except HandoffError as error:
         if not error.is_machines:
-            _show_refused(host, attempted, error)
+            _show_refused(host, attempt, error)
         raise
 
 
-def _show_refused(host: HostSettings, attempted: Attempted, error: HandoffError) -> None:
-    folder = attempted.release
+def _show_refused(host: HostSettings, attempt: ReleaseAttempt, error: HandoffError) -> None:
+    folder = attempt.release
     manifest = read_manifest(folder) if (folder / MANIFEST_FILE).exists() else None
-    refusal = attempted.refused_by(error, own_page(host), manifest)
+    refusal = attempt.refusal(error, own_page(host), manifest)
     place = ""
     if isinstance(error, REFUSALS):
         job = ShowRefusedJob(host.stores, refusal, folder)

@@ -21,8 +21,8 @@ Attempt = Annotated[
 AliasName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")]
 
 
-def _in_order(schema: dict[str, Any]) -> None:
-    """Tell Prefect's pages the order of a form's fields, which goes by name else."""
+def _set_field_order(schema: dict[str, Any]) -> None:
+    """Give Prefect's pages the order of a form's fields, which goes by name else."""
     for place, field in enumerate(schema.get("properties", {}).values()):
         field["position"] = place
 
@@ -30,7 +30,7 @@ def _in_order(schema: dict[str, Any]) -> None:
 class _Form(BaseModel):
     """Parameters that Prefect's pages show as a form; what they don't know is refused."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra=_in_order)
+    model_config = ConfigDict(extra="forbid", json_schema_extra=_set_field_order)
 
 
 class ReleaseParameters(_Form):
@@ -60,7 +60,7 @@ class ReleaseParameters(_Form):
 
     @field_validator("recipe")
     @classmethod
-    def _recipe_is_valid(cls, plain: dict[str, Any]) -> dict[str, Any]:
+    def _validate_recipe(cls, plain: dict[str, Any]) -> dict[str, Any]:
         from_plain(Recipe, plain, "recipe")
         return plain
 
@@ -69,18 +69,18 @@ class ReleaseParameters(_Form):
         return from_plain(Recipe, self.recipe, "recipe") if self.recipe else None
 
     @property
-    def said(self) -> Lineage:
-        """What these parameters tell about the delivery's source."""
+    def lineage(self) -> Lineage:
+        """What these parameters say about the delivery's source."""
         return Lineage(repository=self.repository, commit=self.commit)
 
     @property
     def label_of_delivery(self) -> str:
-        """The model, or where it isn't told the last part of the delivery's address."""
+        """The model, or where it isn't given the last part of the delivery's address."""
         return self.model or Path(self.delivery.partition("#")[0].rstrip("/")).name
 
     @property
     def label(self) -> str:
-        """The model and the commit, as far as they are told, for a run's name."""
+        """The model and the commit, as far as they are given, for a run's name."""
         return " ".join(filter(None, (self.label_of_delivery, self.commit[:12])))
 
     def author(self, by: str, run: str) -> Author:
@@ -117,7 +117,7 @@ class RecompileParameters(_Form):
     )
 
 
-# What a scheduled night is told: nothing.
+# The parameters of a scheduled night: the defaults.
 EVERYTHING = RecompileParameters()
 
 

@@ -14,14 +14,14 @@ LOGGER = logging.getLogger("handoff.progress")
 
 
 @dataclass
-class Announced:
+class Announcement:
     """A step under way; `seconds` may be set to what it took where it ran, waiting left out."""
 
     seconds: float | None = None
 
 
 @contextmanager
-def announced(step: str, bound: str = "", does: str = "") -> Iterator[Announced]:
+def announced(step: str, bound: str = "", does: str = "") -> Iterator[Announcement]:
     """Log that `step` begins, and that it is done, refused or ended by something else, and when.
 
     Records carry `step`, `phase` (`begin`, `done`, `failed`, `ended`), `seconds` and `does`, what
@@ -29,7 +29,7 @@ def announced(step: str, bound: str = "", does: str = "") -> Iterator[Announced]
     it has a budget.
     """
     began = time.monotonic()
-    announcement = Announced()
+    announcement = Announcement()
     text = f"{step}: {bound} ..." if bound else f"{step} ..."
     extra = {"step": step, "phase": "begin", "seconds": 0.0, "bound": bound, "does": does}
     LOGGER.info(text, extra=extra)

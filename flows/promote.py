@@ -12,7 +12,7 @@ from handoff.artifacts.record import to_plain
 from handoff.flows import policies
 from handoff.flows.host import host_settings
 from handoff.flows.parameters import PromoteParameters
-from handoff.flows.rescheduling import handed_back
+from handoff.flows.rescheduling import reschedule_machine_faults
 from handoff.tasks.registry import transitions
 from handoff.tasks.registry.appending import Appended
 from handoff.tasks.registry.changes import Author
@@ -32,7 +32,7 @@ def promote(parameters: PromoteParameters) -> dict[str, Any]:
     """
     host = host_settings()
     author = Author(parameters.by or host.by, parameters.reason.strip(), flow_run.id or "")
-    wanted = transitions.Promotion(
+    promotion = transitions.Promotion(
         parameters.model,
         parameters.version,
         parameters.alias,
@@ -40,8 +40,8 @@ def promote(parameters: PromoteParameters) -> dict[str, Any]:
         narrower=parameters.narrower,
         new_alias=parameters.new_alias,
     )
-    with handed_back(host):
-        appended = move_alias(host, wanted, author)
+    with reschedule_machine_faults(host):
+        appended = move_alias(host, promotion, author)
     return {
         "model": parameters.model,
         "version": appended.version,

@@ -23,10 +23,10 @@ from handoff.tasks.release.processes import Processes
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReleaseSpec:
     """What is released: the delivery's folder on this machine, how, and where.
 
-    `said` is what is known of its source beside what the delivery itself tells. It was begun at
+    `lineage` is what is known of its source beside what the delivery itself says. It was begun at
     `began`, in ISO 8601.
     """
 
@@ -34,13 +34,13 @@ class Wanted:
     delivery: Path
     recipe: Recipe
     host: HostSettings
-    said: Lineage
+    lineage: Lineage
     began: str = ""
 
 
-def register(processes: Processes, wanted: Wanted, manifest: Manifest) -> dict[str, Any]:
+def register(processes: Processes, spec: ReleaseSpec, manifest: Manifest) -> dict[str, Any]:
     """Upload the release, sign it, append it to the ledger, and show it in MLflow."""
-    folder, parameters, host = processes.jobs.release, wanted.parameters, wanted.host
+    folder, parameters, host = processes.jobs.release, spec.parameters, spec.host
     stores = host.stores
     uploaded = upload(
         processes.registrar(), UploadJob(manifest, folder, stores, processes.jobs.staging)
@@ -66,20 +66,20 @@ def register(processes: Processes, wanted: Wanted, manifest: Manifest) -> dict[s
     with told_as_done(manifest.model, appended):
         catalogue(processes.registrar(), job)
     show_released(host, manifest, appended.version, appended.aliases)
-    told = _told(manifest.model, appended, reused=not is_ours)
-    return {**told, "notes": uploaded.lacking}
+    result = _format_result(manifest.model, appended, reused=not is_ours)
+    return {**result, "notes": uploaded.lacking}
 
 
 def register_again(
     processes: Processes,
-    wanted: Wanted,
+    spec: ReleaseSpec,
     model: str,
     fingerprint: Digest,
     known: LookUpResult,
 ) -> dict[str, Any]:
     """Make the alias point to a version that was made from the same before."""
     assert known.manifest is not None
-    parameters, host = wanted.parameters, wanted.host
+    parameters, host = spec.parameters, spec.host
     request = ReleaseRequest(model, known.manifest, fingerprint, parameters.alias)
     author = parameters.author(host.by, flow_run.id or "")
     change = Change(request, author, host.stores, host.key)
@@ -87,10 +87,10 @@ def register_again(
     job = CatalogueJob(host.stores, model, appended.version)
     with told_as_done(model, appended):
         catalogue(processes.registrar(), job)
-    return _told(model, appended, reused=True)
+    return _format_result(model, appended, reused=True)
 
 
-def _told(model: str, appended: Appended, *, reused: bool) -> dict[str, Any]:
+def _format_result(model: str, appended: Appended, *, reused: bool) -> dict[str, Any]:
     return {
         "model": model,
         "version": appended.version,

@@ -12,11 +12,11 @@ from prefect import flow
 
 from handoff.flows import policies
 from handoff.flows.host import host_settings
-from handoff.flows.pages import refusals_shown
+from handoff.flows.pages import report_refusals
 from handoff.flows.parameters import Attempt, ReleaseParameters
-from handoff.flows.releasing import delivered_folder, make_release, opened_workspace, wanted_release
-from handoff.flows.rescheduling import handed_back
-from handoff.flows.target.elsewhere import Elsewhere, find_routes
+from handoff.flows.releasing import build_workspace, fetch_delivery, make_release, plan_release
+from handoff.flows.rescheduling import reschedule_machine_faults
+from handoff.flows.target.elsewhere import RemoteTargets, find_routes
 from handoff.tasks.release.processes import Processes
 
 
@@ -31,18 +31,18 @@ def release(parameters: ReleaseParameters, attempt: Attempt = 1) -> dict[str, An
     """
     host = host_settings()
     with (
-        handed_back(host),
-        opened_workspace(host) as workspace,
-        refusals_shown(host, parameters, workspace) as attempted,
+        reschedule_machine_faults(host),
+        build_workspace(host) as workspace,
+        report_refusals(host, parameters, workspace) as release_attempt,
     ):
-        delivery = attempted.know(delivered_folder(parameters, workspace))
-        wanted = wanted_release(parameters, host, delivery, attempted.began)
-        elsewhere = find_routes(wanted.recipe) if host.is_worker else Elsewhere()
+        delivery = release_attempt.set_delivery(fetch_delivery(parameters, workspace))
+        spec = plan_release(parameters, host, delivery, release_attempt.began)
+        elsewhere = find_routes(spec.recipe) if host.is_worker else RemoteTargets()
         with Processes(
             workspace,
-            wanted.recipe,
+            spec.recipe,
             fresh=parameters.rebuild,
             elsewhere=elsewhere.routes,
-            delivery=wanted.delivery,
+            delivery=spec.delivery,
         ) as processes:
-            return make_release(processes, wanted, elsewhere)
+            return make_release(processes, spec, elsewhere)

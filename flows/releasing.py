@@ -15,7 +15,7 @@ from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.host import HostSettings
 from handoff.artifacts.recipe.reading import recipe_for
 from handoff.flows.parameters import ReleaseParameters
-from handoff.flows.registering import Wanted, register, register_again
+from handoff.flows.registering import ReleaseSpec, register, register_again
 from handoff.flows.steps import (
     capture,
     fetch,
@@ -26,7 +26,7 @@ from handoff.flows.steps import (
     optimize,
     take_in,
 )
-from handoff.flows.target.elsewhere import Elsewhere, collect_targets, send_targets
+from handoff.flows.target.elsewhere import RemoteTargets, collect_targets, send_targets
 from handoff.flows.target.targets import build
 from handoff.infra.engine.child import StepProcess
 from handoff.infra.engine.workspaces import keep_for_a_look, open_workspace, remove_workspace
@@ -42,7 +42,7 @@ from handoff.tasks.release.processes import FETCHER, Processes
 
 
 @contextmanager
-def opened_workspace(host: HostSettings) -> Iterator[Path]:
+def build_workspace(host: HostSettings) -> Iterator[Path]:
     """Give the folder of this build: the host's, or a new one that only a refusal leaves behind."""
     if host.workspace is not None:
         yield host.workspace
@@ -56,7 +56,7 @@ def opened_workspace(host: HostSettings) -> Iterator[Path]:
     remove_workspace(workspace)
 
 
-def delivered_folder(parameters: ReleaseParameters, workspace: Path) -> Path:
+def fetch_delivery(parameters: ReleaseParameters, workspace: Path) -> Path:
     """Return the delivery's folder on this machine, fetched into the workspace where it isn't one.
 
     Raises `DeliveryUnreachable` and `UsageProblem` for what can't be fetched.
@@ -69,10 +69,10 @@ def delivered_folder(parameters: ReleaseParameters, workspace: Path) -> Path:
         return fetch(process, FetchJob(parameters.delivery, workspace / "delivered")).folder
 
 
-def wanted_release(
+def plan_release(
     parameters: ReleaseParameters, host: HostSettings, delivery: Path, began: str
-) -> Wanted:
-    """Return what is to be released, with the recipe that is the model's own where none is told.
+) -> ReleaseSpec:
+    """Return what is to be released, with the recipe that is the model's own where none is given.
 
     It was begun at `began`, in ISO 8601.
     """
@@ -82,57 +82,59 @@ def wanted_release(
     assemble.require_trial_alias(recipe, parameters.alias)
     recipe.require_attainable()
     require_known_names(recipe, contract_in(delivery))
-    return Wanted(parameters, delivery, recipe, host, parameters.said, began)
+    return ReleaseSpec(parameters, delivery, recipe, host, parameters.lineage, began)
 
 
-def make_release(processes: Processes, wanted: Wanted, elsewhere: Elsewhere) -> dict[str, Any]:
+def make_release(
+    processes: Processes, spec: ReleaseSpec, elsewhere: RemoteTargets
+) -> dict[str, Any]:
     """Make a version of what is wanted, or find the one that was made before from the same.
 
     Targets that are built `elsewhere` are sent there as soon as the delivery is known to be sound.
     Raises `DeliveryUnreadable`, `DeliveryUnsound`, `BlessingRefused`, `StoreFailed` or
     `RegistryFailed`; nothing is released then, but for `NotShownYet`, which says that it is.
     """
-    parameters, host, recipe = wanted.parameters, wanted.host, wanted.recipe
-    opening = open_key.submit(processes.signer(), KeyJob(host.key, host.stores.trusted))
+    parameters, host, recipe = spec.parameters, spec.host, spec.recipe
+    key_opening = open_key.submit(processes.signer(), KeyJob(host.key, host.stores.trusted))
     # It starts while the delivery is taken in.
     registrar = processes.registrar()
-    taken = take_in(processes.graph, IntakeJob(wanted.delivery, processes.jobs.staging))
-    taken = assemble.with_source(taken, parameters.model or "", wanted.said)
+    taken = take_in(processes.graph, IntakeJob(spec.delivery, processes.jobs.staging))
+    taken = assemble.with_source(taken, parameters.model or "", spec.lineage)
     model = taken.contract.model.name
     fingerprint = fingerprint_release(taken.digest, recipe, host.compiler)
-    looking = LookUpJob(
+    lookup_job = LookUpJob(
         model, fingerprint, host.stores, parameters.alias, taken.digest, recipe, host.compiler
     )
-    earlier = look_up.submit(registrar, looking)
+    earlier = look_up.submit(registrar, lookup_job)
     # What could not be signed is not built.
-    opening.result()
+    key_opening.result()
     # Nor is what is there already judged again: the same delivery was, by the same code.
     known = earlier.result()
     if known.version and not parameters.rebuild:
-        return register_again(processes, wanted, model, fingerprint, known)
-    judged = inspect(processes.graph, processes.jobs.traceability(wanted.said))
+        return register_again(processes, spec, model, fingerprint, known)
+    judged = inspect(processes.graph, processes.jobs.traceability(spec.lineage))
     assemble.record_unsound(
         processes.jobs.release,
         recipe=recipe,
         taken=taken,
         judged=judged,
         fingerprint=fingerprint,
-        began=wanted.began,
+        began=spec.began,
     )
     assemble.refuse_unsound(judged)
     key = f"{fingerprint.hex}{flow_run.id if parameters.rebuild else ''}"
-    away = send_targets(processes, wanted, elsewhere.routes, key)
+    remote_runs = send_targets(processes, spec, elsewhere.routes, key)
     optimized = optimize(processes.graph, processes.jobs.optimize())
-    looking_up = KnownWrongJob(
+    faults_job = KnownWrongJob(
         host.stores, host.compiler, recipe.resolved_targets(), recipe.options, optimized.calls
     )
-    faults = known_wrong.submit(registrar, looking_up)
+    faults = known_wrong.submit(registrar, faults_job)
     # The graph is on disk now, and what read it holds as much memory as a compiler.
     processes.graph.close()
     signature = assemble.signature_of(taken.contract, optimized)
     built = build(processes, optimized, signature, faults)
-    if away:
-        built = collect_targets(processes, wanted, away, taken.digest, built)
+    if remote_runs:
+        built = collect_targets(processes, spec, remote_runs, taken.digest, built)
     # Alone, because it times what it captures.
     captures = capture(processes.jobs) if recipe.captures else ()
     manifest = assemble.assemble(
@@ -147,8 +149,8 @@ def make_release(processes: Processes, wanted: Wanted, elsewhere: Elsewhere) -> 
         captures=captures,
         served=known.served,
         known=faults.result(),
-        began=wanted.began,
+        began=spec.began,
     )
     require_accepted(manifest)
-    told = register(processes, wanted, manifest)
-    return {**told, "notes": (*told["notes"], *elsewhere.notes)}
+    result = register(processes, spec, manifest)
+    return {**result, "notes": (*result["notes"], *elsewhere.notes)}

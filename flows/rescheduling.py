@@ -1,7 +1,7 @@
 """What fails for a machine's sake is no refusal: the run goes back to its pool, for another worker.
 
 Prefect's own retries stay in the process, and so on the machine, that failed. A worker that is
-told to end gives its runs back in this way, too (Prefect 3.8, `runner/_state_proposer.py`): the
+asked to end gives its runs back in this way, too (Prefect 3.8, `runner/_state_proposer.py`): the
 state AwaitingRetry is proposed from within, and the process leaves.
 """
 
@@ -22,8 +22,8 @@ from prefect.utilities.engine import propose_state_sync
 from handoff.artifacts.errors import (
     EnvironmentLacking,
     HandoffError,
+    attribute_to_machine,
     first_line,
-    told_by_machine,
 )
 from handoff.artifacts.host import HostSettings
 
@@ -34,7 +34,7 @@ LOGGER = logging.getLogger("handoff.release")
 
 
 @contextmanager
-def handed_back(host: HostSettings) -> Iterator[None]:
+def reschedule_machine_faults(host: HostSettings) -> Iterator[None]:
     """Let another worker try what fails in the body for this machine's sake; it is named there.
 
     The run then leaves this process, and waits in its pool. Where it was tried often enough, and
@@ -43,23 +43,25 @@ def handed_back(host: HostSettings) -> Iterator[None]:
     try:
         yield
     except (HandoffError, OSError) as error:
-        found = _of_machine(error)
-        if found is None or not host.is_worker or not flow_run.id:
+        fault = _machine_fault(error)
+        if fault is None or not host.is_worker or not flow_run.id:
             raise
-        told = told_by_machine(found, platform.node())
+        named_fault = attribute_to_machine(fault, platform.node())
         run = UUID(flow_run.id)
         with get_client(sync_client=True) as client:
             tries = client.read_flow_run(run).run_count
             if tries >= MOST_TRIES:
-                raise told from error
-            message = f"{told}. Another worker is asked: this was try {tries} of {MOST_TRIES}"
+                raise named_fault from error
+            message = (
+                f"{named_fault}. Another worker is asked: this was try {tries} of {MOST_TRIES}"
+            )
             LOGGER.warning(message)
             state = propose_state_sync(client, AwaitingRetry(message=message), flow_run_id=run)
         raise Pause(state=state) from error
 
 
-def _of_machine(error: HandoffError | OSError) -> HandoffError | None:
-    """Return what is told of an error that says nothing of the delivery; None of one that may."""
+def _machine_fault(error: HandoffError | OSError) -> HandoffError | None:
+    """Return the error where it says nothing of the delivery; None for one that may."""
     if isinstance(error, OSError):
         return EnvironmentLacking(
             "a file or a program could not be used", expected="one that is there, and can be",

@@ -32,7 +32,7 @@ from handoff.flows.children import MOST_ATTEMPTS, attempt_of, successor
 from handoff.flows.names import RESUME_TAG
 
 ALL = "all"
-# A run's id, or the name by which events tell of it.
+# A run's id, or the name that events have for it.
 Run = Annotated[
     str,
     Field(
@@ -54,22 +54,22 @@ def resume(run: Run = ALL) -> list[str]:
     logger = get_run_logger()
     with get_client(sync_client=True) as client:
         if run == ALL:
-            told = [_repeat(client, crashed) for crashed in _left_alone(client)]
+            lines = [_repeat(client, crashed) for crashed in _find_crashed(client)]
         else:
-            told = [_repeat(client, client.read_flow_run(UUID(run.rpartition(".")[2])))]
-    for line in told:
+            lines = [_repeat(client, client.read_flow_run(UUID(run.rpartition(".")[2])))]
+    for line in lines:
         logger.info(line)
-    return told
+    return lines
 
 
-def _left_alone(client: SyncPrefectClient) -> Iterator[FlowRun]:
+def _find_crashed(client: SyncPrefectClient) -> Iterator[FlowRun]:
     """Give the runs that crashed lately, may be repeated, and were not."""
-    wanted = FlowRunFilter(
+    run_filter = FlowRunFilter(
         tags=FlowRunFilterTags(all_=[RESUME_TAG]),
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CRASHED])),
         end_time=FlowRunFilterEndTime(after_=datetime.now(UTC) - _LATELY),
     )
-    for crashed in client.read_flow_runs(flow_run_filter=wanted, limit=_PAGE):
+    for crashed in client.read_flow_runs(flow_run_filter=run_filter, limit=_PAGE):
         if attempt_of(crashed) < MOST_ATTEMPTS and successor(client, crashed) is None:
             yield crashed
 

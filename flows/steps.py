@@ -34,14 +34,14 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-def _step(row: Step[J, R]) -> Task[[StepProcess, J], R]:
+def _make_task(row: Step[J, R]) -> Task[[StepProcess, J], R]:
     """Return the task of a step that is run once in a release."""
 
     def run(process: StepProcess, job: J) -> R:
-        result: R = _wait(process, job, row.name)
+        result: R = _run_step(process, job, row.name)
         return result
 
-    return task(_named(run, row), **policies.step(row.name))
+    return task(_set_name(run, row), **policies.step(row.name))
 
 
 def most_seconds(row: Step[Any, Any], slug: str) -> float:
@@ -49,63 +49,63 @@ def most_seconds(row: Step[Any, Any], slug: str) -> float:
     return row.limit_s * (SLOWER if emulated_target(slug) else 1)
 
 
-def _of_target(row: Step[J, R]) -> Task[[StepProcess, J, str], R]:
-    """Return the task of a step that is run for each target, whose slug is told."""
+def _make_target_task(row: Step[J, R]) -> Task[[StepProcess, J, str], R]:
+    """Return the task of a step that is run for each target, whose slug is given."""
 
     def run(process: StepProcess, job: J, slug: str) -> R:
-        result: R = _wait(process, job, f"{row.name} {slug}", limit_s=most_seconds(row, slug))
+        result: R = _run_step(process, job, f"{row.name} {slug}", limit_s=most_seconds(row, slug))
         return result
 
-    return task(_named(run, row), **policies.target_step(row.name))
+    return task(_set_name(run, row), **policies.target_step(row.name))
 
 
-def _named(run: T, row: Step[Any, Any]) -> T:
-    """Name the function for Prefect, which tells tasks apart by it."""
+def _set_name(run: T, row: Step[Any, Any]) -> T:
+    """Name the function for Prefect, which distinguishes tasks by it."""
     run.__name__ = run.__qualname__ = row.name.replace(" ", "_")  # type: ignore[attr-defined]
     return run
 
 
-def _wait(
-    process: StepProcess, job: Job[R], told: str, *, limit_s: float | None = None, bound: str = ""
+def _run_step(
+    process: StepProcess, job: Job[R], label: str, *, limit_s: float | None = None, bound: str = ""
 ) -> R:
     """Announce the step, and return its result with the seconds that it took where it ran."""
-    with announced(told, bound, steps.step_of(job).does) as announcement:
+    with announced(label, bound, steps.step_of(job).does) as announcement:
         done = process.submit(job, limit_s=limit_s).result()
         announcement.seconds = done.seconds
     return done.result
 
 
-fetch = _step(steps.FETCH)
-send = _step(steps.SEND)
-receive = _step(steps.RECEIVE)
-take_in = _step(steps.TAKE_IN)
-inspect = _step(steps.INSPECT)
-optimize = _step(steps.OPTIMIZE)
-run_reference = _step(steps.REFERENCE)
-tap = _of_target(steps.TAP)
-verify = _of_target(steps.VERIFY)
-make_torch = _of_target(steps.MAKE_TORCH)
-interpret = _of_target(steps.INTERPRET)
-probe = _of_target(steps.PROBE)
-measure = _of_target(steps.MEASURE)
-benchmark = _of_target(steps.BENCHMARK)
-race = _of_target(steps.RACE)
-three_way = _of_target(steps.COMPARE)
-open_key = _step(steps.OPEN_KEY)
-look_up = _step(steps.LOOK_UP)
-upload = _step(steps.UPLOAD)
-catalogue = _step(steps.CATALOGUE)
-restore = _step(steps.RESTORE)
-pull = _step(steps.PULL)
-records = _step(steps.RECORDS)
-survey = _step(steps.SURVEY)
-note_rows = _step(steps.NOTE_ROWS)
-read_rows = _step(steps.READ_ROWS)
-show_night = _step(steps.SHOW_NIGHT)
-show_refused = _step(steps.SHOW_REFUSED)
-keep_table = _step(steps.KEEP_TABLE)
-known_wrong = _step(steps.KNOWN_WRONG)
-read_tables = _of_target(steps.READ_TABLES)
+fetch = _make_task(steps.FETCH)
+send = _make_task(steps.SEND)
+receive = _make_task(steps.RECEIVE)
+take_in = _make_task(steps.TAKE_IN)
+inspect = _make_task(steps.INSPECT)
+optimize = _make_task(steps.OPTIMIZE)
+run_reference = _make_task(steps.REFERENCE)
+tap = _make_target_task(steps.TAP)
+verify = _make_target_task(steps.VERIFY)
+make_torch = _make_target_task(steps.MAKE_TORCH)
+interpret = _make_target_task(steps.INTERPRET)
+probe = _make_target_task(steps.PROBE)
+measure = _make_target_task(steps.MEASURE)
+benchmark = _make_target_task(steps.BENCHMARK)
+race = _make_target_task(steps.RACE)
+three_way = _make_target_task(steps.COMPARE)
+open_key = _make_task(steps.OPEN_KEY)
+look_up = _make_task(steps.LOOK_UP)
+upload = _make_task(steps.UPLOAD)
+catalogue = _make_task(steps.CATALOGUE)
+restore = _make_task(steps.RESTORE)
+pull = _make_task(steps.PULL)
+records = _make_task(steps.RECORDS)
+survey = _make_task(steps.SURVEY)
+note_rows = _make_task(steps.NOTE_ROWS)
+read_rows = _make_task(steps.READ_ROWS)
+show_night = _make_task(steps.SHOW_NIGHT)
+show_refused = _make_task(steps.SHOW_REFUSED)
+keep_table = _make_task(steps.KEEP_TABLE)
+known_wrong = _make_task(steps.KNOWN_WRONG)
+read_tables = _make_target_task(steps.READ_TABLES)
 
 
 @task(**policies.target_step(steps.COMPILE.name))
@@ -113,13 +113,13 @@ def compile_package(
     process: StepProcess, job: CompileJob, slug: str, limit_s: float | None = None
 ) -> CompileResult:
     """Compile the captured program for one target; in `limit_s` seconds, where that is less."""
-    return _wait(process, job, f"compile {slug}", limit_s=limit_s)
+    return _run_step(process, job, f"compile {slug}", limit_s=limit_s)
 
 
 @task(**policies.target_step(steps.LOCALIZE.name))
 def localize(process: StepProcess, job: LocalizeJob, slug: str) -> LocalizeResult:
     """Find out where and why a refused package's numbers are wrong; tells of its budget."""
-    return _wait(process, job, f"localize {slug}", bound=job.budget)
+    return _run_step(process, job, f"localize {slug}", bound=job.budget)
 
 
 @task(**policies.step(steps.CAPTURE.name))
@@ -139,7 +139,7 @@ def conform(plan: Plan, tell: Tell) -> Conformance:
 @task(**policies.step(steps.SIGN_TABLE.name))
 def sign_table(process: StepProcess, host: HostSettings, table: Conformance) -> str:
     """Sign a conformance table; return the envelope."""
-    return _wait(process, SignTableJob(table, host.key), "sign").envelope
+    return _run_step(process, SignTableJob(table, host.key), "sign").envelope
 
 
 @task(**policies.step("sign and append"))

@@ -21,7 +21,7 @@ CONFORMANCE = "conformance/"
 PREDICATE_TYPE = "urn:handoff:conformance:1"
 # Some 5000 rows of some hundred bytes, and the inputs of what is wrong.
 TABLE_LIMIT_BYTES = 8 << 20
-_SHIPPED = Path(__file__).parent / "locked"
+_SHIPPED_FOLDER = Path(__file__).parent / "locked"
 
 
 def table_key(toolchain: Digest) -> str:
@@ -95,17 +95,18 @@ def kept_toolchains(store: Store) -> list[Digest]:
 
 
 @cache
-def _shipped() -> tuple[Conformance, ...]:
+def _read_shipped_tables() -> tuple[Conformance, ...]:
     return tuple(
-        parse_conformance(path.read_bytes(), path.name) for path in sorted(_SHIPPED.glob("*.json"))
+        parse_conformance(path.read_bytes(), path.name)
+        for path in sorted(_SHIPPED_FOLDER.glob("*.json"))
     )
 
 
 def shipped_tables() -> Iterator[Conformance]:
     """Give the tables of the locked toolchain, which come with the code."""
-    yield from _shipped()
+    yield from _read_shipped_tables()
 
 
 def shipped_table(toolchain: Digest) -> Conformance | None:
     """Return the table of a toolchain that comes with the code; None for another toolchain."""
-    return next((table for table in _shipped() if table.digest == toolchain), None)
+    return next((table for table in _read_shipped_tables() if table.digest == toolchain), None)

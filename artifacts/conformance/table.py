@@ -122,8 +122,8 @@ class Conformance:
     @property
     def counts(self) -> dict[Standing, int]:
         """How many pairs stand how."""
-        found = [row.standing for row in self.rows]
-        return {standing: found.count(standing) for standing in STANDINGS}
+        standings = [row.standing for row in self.rows]
+        return {standing: standings.count(standing) for standing in STANDINGS}
 
     def operators(self, standing: Standing) -> tuple[str, ...]:
         """Return the operators that stand so in at least one dtype, in their order."""
@@ -140,7 +140,7 @@ class Conformance:
     def to_bytes(self) -> bytes:
         """Return the canonical form: JSON with sorted keys, no spaces, UTF-8, one final newline.
 
-        One line a row, so that two tables can be told apart by their lines. What right rows share
+        One line a row, so that two tables can be compared line by line. What right rows share
         is written once: they are kept by operator.
         """
         plain = to_plain(self)
@@ -185,21 +185,21 @@ def changed_rows(before: Conformance, after: Conformance) -> list[tuple[Row, Row
     return sorted(changed, key=lambda pair: pair[1].standing not in ("wrong", "crashes"))
 
 
-def told_changes(before: Conformance, after: Conformance) -> tuple[str, ...]:
+def describe_changes(before: Conformance, after: Conformance) -> tuple[str, ...]:
     """Return what another toolchain breaks and fixes, a sentence each."""
     changed = changed_rows(before, after)
     faulty = ("wrong", "crashes")
     broken = [new for _, new in changed if new.standing in faulty]
     fixed = [new for old, new in changed if old.standing in faulty and new.standing == "right"]
-    told = []
+    sentences = []
     since = (
         f"{after.target}: since torch {before.toolchain['torch']}, {before.toolchain['compiler']}"
     )
     if broken:
-        told.append(f"{since}, these are wrong: {', '.join(row.pair for row in broken)}")
+        sentences.append(f"{since}, these are wrong: {', '.join(row.pair for row in broken)}")
     if fixed:
-        told.append(f"{since}, these are right again: {', '.join(row.pair for row in fixed)}")
-    return tuple(told)
+        sentences.append(f"{since}, these are right again: {', '.join(row.pair for row in fixed)}")
+    return tuple(sentences)
 
 
 @dataclass(frozen=True)
@@ -219,10 +219,10 @@ class KnownFault:
     @property
     def name(self) -> str:
         """The calls in short, without commas: `amax of int8`."""
-        return " and ".join(map(_short, self.calls))
+        return " and ".join(map(_abbreviate_call, self.calls))
 
 
-def _short(call: str) -> str:
+def _abbreviate_call(call: str) -> str:
     name, _, kinds = call.removesuffix(")").partition("(")
-    of = " and ".join(dict.fromkeys(kind for kind in kinds.split(", ") if kind))
-    return name.split(".")[1] + (f" of {of}" if of else "")
+    dtypes = " and ".join(dict.fromkeys(kind for kind in kinds.split(", ") if kind))
+    return name.split(".")[1] + (f" of {dtypes}" if dtypes else "")

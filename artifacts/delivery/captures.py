@@ -43,7 +43,7 @@ class CaptureRow:
 
     @property
     def is_right(self) -> bool:
-        """Tell whether it was captured and gave eager's results wherever it was tried."""
+        """Return whether it was captured and gave eager's results wherever it was tried."""
         return self.captured and not self.wrong and self.tried > 0
 
     @property
@@ -87,7 +87,7 @@ def recommend(rows: tuple[CaptureRow, ...]) -> str:
             f"not {row.method}, which is wrong {row.wrong[0]}" for row in rows if row.wrong
         ]  # fmt: skip
         return "; ".join(parts) + "."
-    parts += [f"{row.method}: {row.reason or _first_wrong(row)}" for row in exports]
+    parts += [f"{row.method}: {row.reason or _describe_first_failure(row)}" for row in exports]
     compiled = by_method.get("torch.compile")
     others = [
         row
@@ -106,5 +106,5 @@ def recommend(rows: tuple[CaptureRow, ...]) -> str:
     return "No capture that can be compiled ahead of time: " + "; ".join(parts) + "."
 
 
-def _first_wrong(row: CaptureRow) -> str:
+def _describe_first_failure(row: CaptureRow) -> str:
     return f"wrong {row.wrong[0]}" if row.wrong else "not compared"

@@ -101,19 +101,19 @@ class Lineage:
         plain, mark, _ = self.commit.partition(DIRTY)
         return plain[:digits] + mark
 
-    def completed(self, said: Lineage) -> Lineage:
-        """Return this with what `said` adds; raise `ValueError` where it tells another commit.
+    def completed(self, declared: Lineage) -> Lineage:
+        """Return this with what `declared` adds; raise `ValueError` where it names another commit.
 
         Of two forms of one commit the longer one counts; all else that is there already stays.
         """
-        for own, other in ((self.commit, said.commit), (said.commit, self.commit)):
-            if not own.startswith(other) and not other.startswith(own):
-                raise ValueError(f"expected commit {said.commit[:80]}, got {self.commit[:80]}")
+        for first, second in ((self.commit, declared.commit), (declared.commit, self.commit)):
+            if not first.startswith(second) and not second.startswith(first):
+                raise ValueError(f"expected commit {declared.commit[:80]}, got {self.commit[:80]}")
         filled = {
-            field.name: getattr(self, field.name) or getattr(said, field.name)
+            field.name: getattr(self, field.name) or getattr(declared, field.name)
             for field in fields(self)
         }
-        return Lineage(**{**filled, "commit": max(self.commit, said.commit, key=len)})
+        return Lineage(**{**filled, "commit": max(self.commit, declared.commit, key=len)})
 
 
 NOTHING_SAID = Lineage()
@@ -185,7 +185,7 @@ class DeliveryContract:
 
     `draw` says where further inputs come from: random draws within the declared ranges, or rows of
     the example, for a model that doesn't run on anything else. `batch_invariant` is false for a
-    model whose output for one row depends on the other rows on purpose. `left_out` tells what of
+    model whose output for one row depends on the other rows on purpose. `left_out` lists what of
     the original is not in the graph, `metric` what is to be computed of the evaluation.
     """
 
@@ -292,28 +292,28 @@ def format_contract(contract: DeliveryContract) -> str:
     """Return the contract as TOML that `parse_contract` reads back as the same value."""
     plain = to_plain(contract)
     heads = ("format", "draw", "batch_invariant", "left_out")
-    lines = _pairs({key: plain[key] for key in heads if key in plain})
+    lines = _format_pairs({key: plain[key] for key in heads if key in plain})
     for section in ("model", "source"):
-        lines += ["", f"[{section}]", *_pairs(plain[section])]
+        lines += ["", f"[{section}]", *_format_pairs(plain[section])]
     if contract.structure != NO_STRUCTURE:
-        lines += ["", "[structure]", *_pairs(plain["structure"])]
+        lines += ["", "[structure]", *_format_pairs(plain["structure"])]
     if contract.metric:
-        lines += ["", "[metric]", *_pairs(plain["metric"])]
+        lines += ["", "[metric]", *_format_pairs(plain["metric"])]
     for section in ("inputs", "outputs"):
         for spec in plain[section]:
-            lines += ["", f"[[{section}]]", *_pairs(spec)]
+            lines += ["", f"[[{section}]]", *_format_pairs(spec)]
     for name, limits in plain["dimensions"].items():
-        lines += ["", f"[dimensions.{name}]", *_pairs(limits)]
+        lines += ["", f"[dimensions.{name}]", *_format_pairs(limits)]
     return "\n".join(lines) + "\n"
 
 
-def _pairs(table: dict[str, object]) -> list[str]:
-    return [f"{key} = {_toml(value)}" for key, value in table.items() if value is not None]
+def _format_pairs(table: dict[str, object]) -> list[str]:
+    return [f"{key} = {_format_value(value)}" for key, value in table.items() if value is not None]
 
 
-def _toml(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, list):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
+        return "[" + ", ".join(_format_value(item) for item in value) + "]"
     # A JSON string, number or boolean is one of TOML as well, but for the delete character,
     # which JSON leaves bare.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

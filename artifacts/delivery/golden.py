@@ -22,13 +22,13 @@ def golden_difference(got: torch.Tensor, want: torch.Tensor, *, room: float = 0.
     if want.shape != got.shape or want.dtype != got.dtype:
         return f"{got.dtype} of shape {list(got.shape)}"
     finite = torch.isfinite(want)
-    special, given = got[~finite], want[~finite]
-    if not bool(((special == given) | (special.isnan() & given.isnan())).all()):
+    actual, expected = got[~finite], want[~finite]
+    if not bool(((actual == expected) | (actual.isnan() & expected.isnan())).all()):
         return "other elements that are NaN or infinite"
     # Infinities stay out of the bound's size: with one in it, any number would do.
-    special, given = got[finite].double(), want[finite].double()
+    actual, expected = got[finite].double(), want[finite].double()
     rtol = _RTOL.get(str(want.dtype).removeprefix("torch."), 0.0)
-    atol = room + (rtol * float(given.abs().max()) if given.numel() else 0.0)
-    if torch.allclose(special, given, rtol=rtol, atol=atol):
+    atol = room + (rtol * float(expected.abs().max()) if expected.numel() else 0.0)
+    if torch.allclose(actual, expected, rtol=rtol, atol=atol):
         return ""
-    return f"a difference of {float((special - given).abs().max()):.3g}"
+    return f"a difference of {float((actual - expected).abs().max()):.3g}"

@@ -13,18 +13,18 @@ EVALUATION_FILE = "evaluation.safetensors"
 EVALUATION_BATCHES = 4096
 EVALUATION_BYTES = 1 << 30
 
-_COUNTED = re.compile(r"(top-|ndcg@)([1-9][0-9]{0,3})")
+_WITH_COUNT = re.compile(r"(top-|ndcg@)([1-9][0-9]{0,3})")
 # An extension's.
-_OWN = re.compile(r"own:[a-z][a-z0-9_.-]{0,62}")
+_EXTENSION_NAME = re.compile(r"own:[a-z][a-z0-9_.-]{0,62}")
 # What labels hold that counts for nothing: as in torch's losses.
 IGNORED = -100
 
 
 @dataclass(frozen=True)
-class Kind:
+class MetricKind:
     """What sets a metric apart: what it is compared with, and what a drop of it means.
 
-    `labels` tells whether samples have labels; without, eager's own output stands for them. With
+    `labels` says whether samples have labels; without, eager's own output stands for them. With
     `is_error` smaller is better, and a drop is reported as a share of eager's own error.
     """
 
@@ -33,19 +33,19 @@ class Kind:
 
 
 # `top-K` and `ndcg@K` are there for every K.
-KINDS: dict[str, Kind] = {
-    "top-K": Kind(),
-    "auc": Kind(),
-    "log-loss": Kind(is_error=True),
-    "log-loss-of-probabilities": Kind(is_error=True),
-    "rmse": Kind(is_error=True),
-    "mae": Kind(is_error=True),
-    "ndcg@K": Kind(),
-    "cosine": Kind(labels=False),
-    "agreement": Kind(labels=False),
+KINDS: dict[str, MetricKind] = {
+    "top-K": MetricKind(),
+    "auc": MetricKind(),
+    "log-loss": MetricKind(is_error=True),
+    "log-loss-of-probabilities": MetricKind(is_error=True),
+    "rmse": MetricKind(is_error=True),
+    "mae": MetricKind(is_error=True),
+    "ndcg@K": MetricKind(),
+    "cosine": MetricKind(labels=False),
+    "agreement": MetricKind(labels=False),
 }
 # One of an extension's is a share of 0 to 1, of which more is better.
-_EXTENSIONS = Kind()
+_EXTENSIONS = MetricKind()
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Metric:
 
     def __post_init__(self) -> None:
         """Check the name."""
-        if not ((self.is_known and "K" not in self.name) or _OWN.fullmatch(self.name)):
+        if not ((self.is_known and "K" not in self.name) or _EXTENSION_NAME.fullmatch(self.name)):
             raise ValueError(
                 f"expected a metric among {', '.join(KINDS)}, or own:NAME for an extension's, "
                 f"got {self.name[:60]!r}"
@@ -71,22 +71,22 @@ class Metric:
     @property
     def family(self) -> str:
         """Its name in `KINDS`: `top-K` for `top-5`."""
-        return _COUNTED.sub(r"\1K", self.name)
+        return _WITH_COUNT.sub(r"\1K", self.name)
 
     @property
     def count(self) -> int:
         """Its K; 0 for one without."""
-        counted = _COUNTED.fullmatch(self.name)
+        counted = _WITH_COUNT.fullmatch(self.name)
         return int(counted[2]) if counted else 0
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> MetricKind:
         """What sets it apart."""
         return KINDS.get(self.family, _EXTENSIONS)
 
     @property
     def is_known(self) -> bool:
-        """Tell whether it is one of ours."""
+        """Return whether it is one of ours."""
         return self.family in KINDS
 
     def place(self, outputs: tuple[str, ...]) -> int:
@@ -128,7 +128,7 @@ class MeasuredMetric:
     """A metric of eager and of a package on the same samples, and what the package loses of it.
 
     `low` and `high` bound the drop, each with the probability `confidence`; `max_drop` is what was
-    agreed, None where nothing was. `enough` is how many such samples would tell, where these don't:
+    agreed, None where nothing was. `enough` is how many such samples would show it, if these don't:
     0 where no number would, or none is asked for. `data` is the digest of the samples. `output` is
     the name of the output at `place`; where the package rounds on purpose, and a drop was agreed
     on, the metric `decides` about that output, and no tolerance does. `changed` counts the samples
@@ -163,8 +163,8 @@ class MeasuredMetric:
 
     @property
     def has_too_few_samples(self) -> bool:
-        """Tell whether a package that changes nothing would be refused, too, for want of them."""
-        # Of some numbers of samples no bound is told, whatever they say.
+        """Return whether a package that changes nothing would be refused, too, for want of them."""
+        # For some numbers of samples there is no bound, whatever they say.
         return self.standing == "not known" and (self.changed == 0 or math.isinf(self.high))
 
     @property
@@ -175,25 +175,27 @@ class MeasuredMetric:
     @property
     def lost(self) -> str:
         """What is lost: `0.0012`, or of an error `1.20%`, by which it has grown."""
-        return self._told(self.drop)
+        return self._format_drop(self.drop)
 
     @property
     def bounds(self) -> str:
         """Between what the drop lies."""
-        return f"{self._told(self.low)} to {self._told(self.high)}"
+        return f"{self._format_drop(self.low)} to {self._format_drop(self.high)}"
 
     @property
     def agreed(self) -> str:
         """How much may be lost; `-` where nothing was agreed."""
-        return "-" if self.max_drop is None else self._told(self.max_drop)
+        return "-" if self.max_drop is None else self._format_drop(self.max_drop)
 
     @property
     def brief(self) -> str:
         """The package's value and what may be lost: `top-1 0.970, at most 0.0040 lost`."""
-        return f"{self.name} {self.package:.4g}, at most {self._told(max(self.high, 0.0))} lost"
+        return (
+            f"{self.name} {self.package:.4g}, at most {self._format_drop(max(self.high, 0.0))} lost"
+        )
 
     def beaten_by(self, other: MeasuredMetric) -> bool | None:
-        """Tell whether the other package's value is better by more than may be lost.
+        """Return whether the other package's value is better by more than may be lost.
 
         None where the two can't be compared: other samples, another metric, or nothing agreed.
         """
@@ -236,7 +238,7 @@ class MeasuredMetric:
             f"help as it looks: {agreed}"
         )
 
-    def _told(self, drop: float) -> str:
+    def _format_drop(self, drop: float) -> str:
         if self.is_error:
             return f"{drop:.2%}"
         return f"{drop:.0e}" if 1e-9 < abs(drop) < 5e-5 else f"{drop:.4f}"

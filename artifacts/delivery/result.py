@@ -64,7 +64,7 @@ class ResultForm:
 
     @property
     def is_flat(self) -> bool:
-        """Tell whether it is a tensor, or a tuple of nothing but tensors: what a package gives."""
+        """Return whether it is a tensor, or a tuple of tensors alone: what a package gives."""
         return self.kind == "tensor" or (
             self.kind == "tuple" and all(part.kind == "tensor" for _, part in self.parts)
         )
@@ -82,7 +82,7 @@ class ResultForm:
         if self.kind == "dict":
             return dict(zip((key for key, _ in self.parts), parts, strict=True))
         if self.kind == "record":
-            return _record(self.name, tuple(str(key) for key, _ in self.parts))(*parts)
+            return _record_type(self.name, tuple(str(key) for key, _ in self.parts))(*parts)
         return parts if self.kind == "list" else tuple(parts)
 
     def agreed(self, other: ResultForm, place: str = "") -> tuple[ResultForm | None, list[str]]:
@@ -93,33 +93,33 @@ class ResultForm:
         if self.kind == other.kind == "value":
             same = repr(self.value) == repr(other.value)
             return (self, []) if same else (replace(self, value=None), [place])
-        mine, others = (
+        own_shape, other_shape = (
             (one.kind, one.name, [key for key, _ in one.parts]) for one in (self, other)
         )
-        if mine != others:
+        if own_shape != other_shape:
             return None, []
         parts: list[tuple[Key, ResultForm]] = []
-        told: list[str] = []
+        differing_places: list[str] = []
         for (key, part), (_, like) in zip(self.parts, other.parts, strict=True):
             within = f".{key}" if self.kind == "record" else f"[{key!r}]"
-            both, differing = part.agreed(like, place + within)
-            if both is None:
+            merged, differing = part.agreed(like, place + within)
+            if merged is None:
                 return None, []
-            parts.append((key, both))
-            told += differing
-        return replace(self, parts=tuple(parts)), told
+            parts.append((key, merged))
+            differing_places += differing
+        return replace(self, parts=tuple(parts)), differing_places
 
 
 A_TENSOR = ResultForm("tensor")
 
 
 @cache
-def _record(name: str, fields: tuple[str, ...]) -> Callable[..., Any]:
+def _record_type(name: str, fields: tuple[str, ...]) -> Callable[..., Any]:
     return namedtuple(name, fields)
 
 
 def is_record_of(name: str, fields: Sequence[str]) -> bool:
-    """Tell whether a named tuple can have that name and those fields."""
+    """Return whether a named tuple can have that name and those fields."""
     return all(
         word.isidentifier() and not iskeyword(word) and word != _TENSOR for word in (name, *fields)
     ) and not any(field.startswith("_") for field in fields)
@@ -153,10 +153,10 @@ def _parse(tree: ast.AST, depth: int) -> ResultForm:
         case ast.List(elts=values):
             return ResultForm("list", parts=parts_of(values))
         case ast.Dict(keys=keys, values=values):
-            named = [_value(key) for key in keys]
-            found = tuple(zip(named, (part for _, part in parts_of(values)), strict=True))
+            named = [_parse_value(key) for key in keys]
+            items = tuple(zip(named, (part for _, part in parts_of(values)), strict=True))
             if all(isinstance(key, str | int) for key in named) and len(set(named)) == len(named):
-                return ResultForm("dict", parts=found)  # type: ignore[arg-type]
+                return ResultForm("dict", parts=items)  # type: ignore[arg-type]
         case ast.Call(func=ast.Name(id=name), args=[], keywords=words):
             fields = [word.arg or "" for word in words]
             named_parts = parts_of([word.value for word in words])
@@ -164,11 +164,11 @@ def _parse(tree: ast.AST, depth: int) -> ResultForm:
                 parts = tuple(zip(fields, (part for _, part in named_parts), strict=True))
                 return ResultForm("record", name=name, parts=parts)
         case _:
-            return ResultForm("value", _value(tree))
+            return ResultForm("value", _parse_value(tree))
     raise ValueError("no such part")
 
 
-def _value(tree: ast.AST | None) -> bool | int | float | str | None:
+def _parse_value(tree: ast.AST | None) -> bool | int | float | str | None:
     is_negative = isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub)
     if tree is None or not (is_negative or isinstance(tree, ast.Constant)):
         raise ValueError("no plain value")

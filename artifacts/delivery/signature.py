@@ -21,7 +21,7 @@ REAL_INPUTS = "Take real pairs, and begin the forward with torch.view_as_complex
 REAL_OUTPUTS = "End the forward with torch.view_as_real, which gives real and imaginary parts"
 
 # Where a range or a size comes from: somebody said so, or the example happened to have it. Of the
-# second kind nobody knows whether it is meant; any other origin tells what it was read off.
+# second kind nobody knows whether it is meant; any other origin says what it was read off.
 DECLARED = "declared"
 FROM_EXAMPLE = "example"
 _ORIGIN_LIMIT = 300
@@ -48,7 +48,7 @@ class Dimension:
     """The range of a dynamic dimension, both ends included; in elements.
 
     With `multiple_of`, its sizes are those in the range that this number divides: a network that
-    halves an image four times takes multiples of 16. `origin` tells where it comes from; empty
+    halves an image four times takes multiples of 16. `origin` says where it comes from; empty
     where nothing was recorded.
     """
 
@@ -71,7 +71,7 @@ class Dimension:
             )
 
     def __contains__(self, size: int) -> bool:
-        """Tell whether `size` is one of its sizes."""
+        """Return whether `size` is one of its sizes."""
         return self.min <= size <= self.max and size % self.multiple_of == 0
 
     def __str__(self) -> str:
@@ -110,7 +110,7 @@ class TensorSpec:
 
     `low` and `high` bound the values that random inputs may take, both ends included (an
     embedding's ids, for one); without them floating-point inputs are drawn from a standard normal
-    distribution and booleans evenly. `origin` tells where they come from: `declared`, `example`, or
+    distribution and booleans evenly. `origin` says where they come from: `declared`, `example`, or
     what they were read off; empty where nothing was recorded.
     """
 
@@ -153,12 +153,12 @@ class TensorSpec:
 
     @property
     def is_guessed(self) -> bool:
-        """Tell whether its values are the example's, and nothing says that no others are meant."""
+        """Return whether its values are the example's, and nothing says that they alone count."""
         return self.origin.partition(":")[0] == FROM_EXAMPLE
 
     @property
     def is_unlimited(self) -> bool:
-        """Tell whether it is of floating-point numbers, and any of them may come."""
+        """Return whether it is of floating-point numbers, and any of them may come."""
         return "float" in self.dtype and self.low is None
 
     @property
@@ -176,7 +176,7 @@ class TensorSpec:
         return tuple(dimensions[axis] if isinstance(axis, str) else axis for axis in self.shape)
 
 
-class Shaped(Protocol):
+class HasShape(Protocol):
     """What has a shape: a tensor of torch's, which this module doesn't import."""
 
     @property
@@ -207,7 +207,7 @@ class ModelSignature:
                         "[dimensions], got none"
                     )
 
-    def measure_inputs(self, inputs: Iterable[Shaped]) -> dict[str, int]:
+    def measure_inputs(self, inputs: Iterable[HasShape]) -> dict[str, int]:
         """Return what `measure` does for tensors, which are given in the inputs' order.
 
         Raises `ValueError` as that does, and for another number of them.
@@ -224,7 +224,7 @@ class ModelSignature:
         `shapes` maps an input's name to its shape. Raises `ValueError` when a rank or a fixed
         size differs, when two inputs disagree on a dimension, or when a size leaves its range.
         """
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for spec in self.inputs:
             shape = shapes[spec.name]
             if len(shape) != len(spec.shape):
@@ -240,9 +240,9 @@ class ModelSignature:
                 elif size not in self.dimensions[axis]:
                     limits = self.dimensions[axis]
                     raise ValueError(f"{spec.name}: expected {axis} from {limits}, got {size}")
-                elif found.setdefault(axis, size) != size:
+                elif sizes.setdefault(axis, size) != size:
                     raise ValueError(
-                        f"{spec.name}: expected {axis} = {found[axis]} as in another input, "
+                        f"{spec.name}: expected {axis} = {sizes[axis]} as in another input, "
                         f"got {size}"
                     )
-        return found
+        return sizes

@@ -84,28 +84,28 @@ def parse_delivery_uri(text: str) -> DeliverySource:
     """Return what `text` names; raise `UsageProblem` for anything else."""
     if not text or len(text) > _LONGEST or not text.isprintable() or text.startswith("-"):
         got = "nothing" if not text else f"{len(text)} characters, or some that can't be printed"
-        raise _refuse(f"{_FORMS}; at most {_LONGEST} characters", got)
+        raise _usage_error(f"{_FORMS}; at most {_LONGEST} characters", got)
     scheme = _SCHEME.match(text)
     if scheme is None:
-        return _local(text, text)
+        return _parse_local(text, text)
     name = scheme[1].lower()
     if not text[len(name) :].startswith("://"):
         # Such as git's `ext::command`, and `host:path`.
-        raise _refuse(_FORMS, redacted(text))
+        raise _usage_error(_FORMS, redacted(text))
     try:
         parts = urlsplit(text)
         _ = parts.port
     except ValueError as error:
-        raise _refuse(_FORMS, f"{redacted(text)} ({error})") from None
+        raise _usage_error(_FORMS, f"{redacted(text)} ({error})") from None
     if name == "file":
-        return _file(text, parts)
+        return _parse_file(text, parts)
     if name == "s3":
-        return _s3(text)
+        return _parse_s3(text)
     if name == "https":
-        return _archive(text, parts)
+        return _parse_archive(text, parts)
     if name in ("git+https", "git+ssh", "git+file"):
-        return _git(text, parts)
-    raise _refuse(_FORMS, redacted(text))
+        return _parse_git(text, parts)
+    raise _usage_error(_FORMS, redacted(text))
 
 
 def absolute_delivery_uri(text: str, base: Path) -> str:
@@ -118,9 +118,9 @@ def absolute_delivery_uri(text: str, base: Path) -> str:
 
 def redacted(text: str) -> str:
     """Return a URI without its user, password and query, for messages."""
-    shown = re.sub(r"//[^/]*@", "//...@", text)
-    shown = re.sub(r"\?[^#]*", "?...", shown)
-    return shown[:200]
+    uri = re.sub(r"//[^/]*@", "//...@", text)
+    uri = re.sub(r"\?[^#]*", "?...", uri)
+    return uri[:200]
 
 
 def without_login(address: str) -> str:
@@ -129,38 +129,38 @@ def without_login(address: str) -> str:
 
 
 def has_secret(parts: SplitResult, *, user_allowed: bool = False) -> bool:
-    """Tell whether a URL holds a password, or a token in its query."""
+    """Return whether a URL holds a password, or a token in its query."""
     if parts.password is not None or (parts.username is not None and not user_allowed):
         return True
     names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
     return any(_SECRET_NAMES.fullmatch(name) for name in names)
 
 
-def _local(text: str, path: str) -> LocalSource:
+def _parse_local(text: str, path: str) -> LocalSource:
     if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
-        raise _refuse("an absolute path without '..'", redacted(text))
+        raise _usage_error("an absolute path without '..'", redacted(text))
     return LocalSource(Path(path))
 
 
-def _file(text: str, parts: SplitResult) -> LocalSource:
+def _parse_file(text: str, parts: SplitResult) -> LocalSource:
     if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
-        raise _refuse("file:///absolute/path", redacted(text))
-    return _local(text, unquote(parts.path))
+        raise _usage_error("file:///absolute/path", redacted(text))
+    return _parse_local(text, unquote(parts.path))
 
 
-def _s3(text: str) -> S3Source:
+def _parse_s3(text: str) -> S3Source:
     bucket, _, key = text[len("s3://") :].partition("/")
     key = key.removesuffix("/")
     if not _BUCKET.fullmatch(bucket) or not is_plain_path(key):
-        raise _refuse("s3://bucket/prefix, with the name of a bucket alone", redacted(text))
+        raise _usage_error("s3://bucket/prefix, with the name of a bucket alone", redacted(text))
     return S3Source(bucket, key)
 
 
-def _archive(text: str, parts: SplitResult) -> ArchiveSource:
+def _parse_archive(text: str, parts: SplitResult) -> ArchiveSource:
     _require_no_secret(parts, user_allowed=False)
     digest = _SHA256.fullmatch(parts.fragment)
     if digest is None:
-        raise _refuse(
+        raise _usage_error(
             "the archive's digest behind its address, as #sha256=<64 hexadecimal digits>",
             redacted(text), "Append what 'sha256sum' says of the archive",
         )  # fmt: skip
@@ -168,30 +168,30 @@ def _archive(text: str, parts: SplitResult) -> ArchiveSource:
     return ArchiveSource(text.partition("#")[0], Digest(f"sha256:{digest[1]}"))
 
 
-def _git(text: str, parts: SplitResult) -> GitSource:
+def _parse_git(text: str, parts: SplitResult) -> GitSource:
     transport = parts.scheme.removeprefix("git+")
     _require_no_secret(parts, user_allowed=transport == "ssh")
     path, _, commit = parts.path.rpartition("@")
     if not _COMMIT.fullmatch(commit) or path in ("", "/") or parts.query:
-        raise _refuse(
+        raise _usage_error(
             "a repository and a whole commit, as git+https://host/repository.git@<40 hex>",
             redacted(text), "Name the commit by all of its 40 digits; a branch may move",
         )  # fmt: skip
     if transport == "file":
         if parts.netloc:
-            raise _refuse("git+file:///absolute/path@<commit>", redacted(text))
-        path = str(_local(text, unquote(path)).path)
+            raise _usage_error("git+file:///absolute/path@<commit>", redacted(text))
+        path = str(_parse_local(text, unquote(path)).path)
     else:
         _require_host(text, parts)
     subdirectory = unquote(parts.fragment.removeprefix("subdirectory=")).strip("/")
     is_named = parts.fragment.startswith("subdirectory=") and is_plain_path(subdirectory)
     if parts.fragment and not is_named:
-        raise _refuse("at most #subdirectory=path behind the commit", redacted(text))
+        raise _usage_error("at most #subdirectory=path behind the commit", redacted(text))
     return GitSource(f"{transport}://{parts.netloc}{path}", commit, subdirectory)
 
 
 def is_plain_path(path: str) -> bool:
-    """Tell whether `path` is a relative one of names alone: no `..`, nothing that can't be seen."""
+    """Return whether `path` is a relative one of names alone: no `..`, nothing invisible."""
     names = path.split("/")
     plain = all(name not in ("", ".", "..") and len(name.encode()) <= 255 for name in names)
     return plain and path.isprintable() and "\\" not in path and len(path) <= 1000
@@ -199,7 +199,7 @@ def is_plain_path(path: str) -> bool:
 
 def _require_no_secret(parts: SplitResult, *, user_allowed: bool) -> None:
     if has_secret(parts, user_allowed=user_allowed):
-        raise _refuse(
+        raise _usage_error(
             "an address without a password or a token: it would stand among the run's parameters",
             "one that holds one",
             "Where the delivery is fetched let git's credential helper, ~/.netrc, an ssh agent or "
@@ -210,10 +210,10 @@ def _require_no_secret(parts: SplitResult, *, user_allowed: bool) -> None:
 def _require_host(text: str, parts: SplitResult) -> None:
     user = parts.username
     if not _HOST.fullmatch(parts.hostname or "") or (user and not _USER.fullmatch(user)):
-        raise _refuse("an address with a host's name", redacted(text))
+        raise _usage_error("an address with a host's name", redacted(text))
 
 
-def _refuse(
+def _usage_error(
     expected: str, got: str, remedy: str = "Name the delivery by one of these"
 ) -> UsageProblem:
     return UsageProblem(

@@ -27,7 +27,7 @@ def held(folder: Path) -> Iterator[int]:
 
 
 def is_held(folder: Path) -> bool:
-    """Tell whether a process holds the folder; one that isn't there is held by nobody."""
+    """Return whether a process holds the folder; one that isn't there is held by nobody."""
     try:
         descriptor = open_folder(folder)
     except FileNotFoundError:
@@ -49,7 +49,7 @@ def lock(descriptor: int) -> None:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file or folder until it is closed, unless another has it; tell whether."""
+    """Lock an open file or folder until it is closed, unless another has it; return whether."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -57,8 +57,8 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
-def is_still(descriptor: int, path: Path) -> bool:
-    """Tell whether `path` names the open file: it may have been renamed or removed since."""
+def is_same_file(descriptor: int, path: Path) -> bool:
+    """Return whether `path` names the open file: it may have been renamed or removed since."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

@@ -23,8 +23,8 @@ def parse_json(data: bytes) -> Any:  # noqa: ANN401 - JSON has no narrower type
     """
     try:
         value = json.loads(
-            data.decode(), object_pairs_hook=_unique_names, parse_constant=_refuse_constant,
-            parse_float=_finite,
+            data.decode(), object_pairs_hook=_make_object, parse_constant=_refuse_constant,
+            parse_float=_parse_json_float,
         )  # fmt: skip
     except RecursionError as error:
         raise ValueError(f"expected at most {_MOST_LEVELS} levels") from error
@@ -35,18 +35,18 @@ def parse_json(data: bytes) -> Any:  # noqa: ANN401 - JSON has no narrower type
     return value
 
 
-def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
         raise ValueError("expected keys that differ")
-    return found
+    return table
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"expected a number, got {name}")
 
 
-def _finite(text: str) -> float:
+def _parse_json_float(text: str) -> float:
     value = float(text)
     if math.isinf(value):
         raise ValueError(f"expected a number that a float can hold, got {text[:40]}")
@@ -110,11 +110,11 @@ def parse_toml(data: bytes) -> dict[str, Any]:
         line = text.count("\n", 0, long.start()) + 1
         raise RecordInvalid(f"expected at most {_MOST_TOML_LEVELS} levels, got more in line {line}")
     try:
-        value = tomllib.loads(text, parse_float=_finite_float)
+        value = tomllib.loads(text, parse_float=_parse_toml_float)
     except tomllib.TOMLDecodeError as error:
         end = f"(at line {text.count(chr(10)) + 1}, column {len(text) - text.rfind(chr(10))})"
-        told = str(error).replace("(at end of document)", end)
-        raise RecordInvalid(f"expected TOML, got: {told}") from error
+        message = str(error).replace("(at end of document)", end)
+        raise RecordInvalid(f"expected TOML, got: {message}") from error
     except RecursionError as error:
         raise RecordInvalid(f"expected at most {_MOST_TOML_LEVELS} levels, got more") from error
     except RecordInvalid:
@@ -125,7 +125,7 @@ def parse_toml(data: bytes) -> dict[str, Any]:
     return value
 
 
-def _finite_float(text: str) -> float:
+def _parse_toml_float(text: str) -> float:
     value = float(text)
     if math.isinf(value) and "inf" not in text:
         raise RecordInvalid(f"expected a number that a float can hold, got {text[:40]}")

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.files.locks import is_still, lock, open_folder, try_lock
+from handoff.artifacts.files.locks import is_same_file, lock, open_folder, try_lock
 
 # What a process that was killed leaves behind begins like this; the next writer removes it.
 UNFINISHED = ".writing-"
@@ -85,7 +85,7 @@ class UnfinishedFiles:
         For folders on which nothing can be locked, where `sweep` finds all of them held.
         """
         abandoned = 0
-        for path in _paths(self.folder, ""):
+        for path in _list_files(self.folder, ""):
             with suppress(FileNotFoundError):
                 if path.stat().st_mtime < older_than.timestamp():
                     path.unlink()
@@ -101,7 +101,7 @@ def new_file(
 
     Its name begins with `prefix`, and its mode is `mode` less the process's umask.
     """
-    path, descriptor = _make(folder, prefix, mode)
+    path, descriptor = _create_locked(folder, prefix, mode)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             yield path, stream
@@ -111,10 +111,10 @@ def new_file(
 
 def sweep(folder: Path, prefix: str = "") -> int:
     """Remove a folder's files, named `prefix`..., that no living process holds; return how many."""
-    return sum(_remove_unheld(path) for path in _paths(folder, prefix))
+    return sum(_remove_unlocked(path) for path in _list_files(folder, prefix))
 
 
-def _make(folder: Path, prefix: str, mode: int) -> tuple[Path, int]:
+def _create_locked(folder: Path, prefix: str, mode: int) -> tuple[Path, int]:
     while True:
         path = folder / f"{prefix}{secrets.token_hex(8)}"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
@@ -122,26 +122,26 @@ def _make(folder: Path, prefix: str, mode: int) -> tuple[Path, int]:
         with suppress(OSError):
             lock(descriptor)
         # Whoever looked for what was left behind may have found it before it was locked.
-        if is_still(descriptor, path):
+        if is_same_file(descriptor, path):
             return path, descriptor
         os.close(descriptor)
 
 
-def _paths(folder: Path, prefix: str) -> list[Path]:
+def _list_files(folder: Path, prefix: str) -> list[Path]:
     try:
         return [path for path in folder.iterdir() if path.name.startswith(prefix)]
     except FileNotFoundError:
         return []
 
 
-def _remove_unheld(path: Path) -> bool:
+def _remove_unlocked(path: Path) -> bool:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:  # it was renamed or removed, or is another user's
         return False
     try:
         # One that was renamed meanwhile is a key, and another may have its old name.
-        if try_lock(descriptor) and is_still(descriptor, path):
+        if try_lock(descriptor) and is_same_file(descriptor, path):
             path.unlink()
             return True
     except OSError:
@@ -213,7 +213,7 @@ def _partial_folder(to: Path, digest: Digest) -> Iterator[Path]:
 
 
 def is_free(folder: Path) -> bool:
-    """Tell whether `folder` is a new or an empty one."""
+    """Return whether `folder` is a new or an empty one."""
     return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
 
 

@@ -31,11 +31,11 @@ def find_section(
     entries = _read(stream, at, size, table, entry_bytes * count)
     if entries is None or entry_bytes < _ENTRY.size or names_at >= count:
         return None
-    found = [_ENTRY.unpack_from(entries, entry_bytes * number) for number in range(count)]
-    names = _read(stream, at, size, *found[names_at][4:6])
+    sections = [_ENTRY.unpack_from(entries, entry_bytes * number) for number in range(count)]
+    names = _read(stream, at, size, *sections[names_at][4:6])
     if names is None:
         return None
-    for name_at, _, _, _, offset, length in found:
+    for name_at, _, _, _, offset, length in sections:
         if names[name_at : name_at + len(name) + 1] == name + b"\0" and offset + length <= size:
             return offset, length
     return None
@@ -74,7 +74,7 @@ def needed_glibc(library: Path) -> str:
     """
     with library.open("rb") as stream:
         try:
-            names = _version_names(stream)
+            names = _read_version_names(stream)
         except struct.error as error:
             raise ValueError("expected a whole ELF file, got one that is cut off") from error
     versions = [found[1] for name in names if (found := _GLIBC.fullmatch(name))]
@@ -85,30 +85,30 @@ def needed_glibc(library: Path) -> str:
 def host_glibc() -> str:
     """Return the version of this machine's glibc; empty where the C library is another."""
     try:
-        told = os.confstr("CS_GNU_LIBC_VERSION") or ""
+        text = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (ValueError, OSError):
         return ""
-    found = re.match(r"glibc (\d+(?:\.\d+)*)", told)
-    return found[1] if found else ""
+    match = re.match(r"glibc (\d+(?:\.\d+)*)", text)
+    return match[1] if match else ""
 
 
-def _version_names(stream: BinaryIO) -> list[str]:
+def _read_version_names(stream: BinaryIO) -> list[str]:
     """Return the versions that the file asks for, of whichever library: `GLIBC_2.34`."""
     magic, table, width, count, _ = _HEADER.unpack(stream.read(_HEADER.size))
     if magic != b"\x7fELF\x02\x01" or width != _SECTION.size:
         raise ValueError("expected a 64-bit little-endian ELF file, got other bytes")
     stream.seek(table)
-    sections = list(_SECTION.iter_unpack(_exactly(stream, count * width)))
+    sections = list(_SECTION.iter_unpack(_read_exactly(stream, count * width)))
     for _, kind, _, _, offset, size, link, files, _, _ in sections:
         if kind == _SHT_GNU_VERNEED:
             if link >= count:
                 raise ValueError("expected a whole ELF file, got one without names of versions")
             texts = _read_at(stream, sections[link][4], sections[link][5])
-            return _names_in(_read_at(stream, offset, size), texts, files)
+            return _parse_version_names(_read_at(stream, offset, size), texts, files)
     return []
 
 
-def _names_in(needs: bytes, texts: bytes, files: int) -> list[str]:
+def _parse_version_names(needs: bytes, texts: bytes, files: int) -> list[str]:
     names = []
     file_at = 0
     for _ in range(files):
@@ -124,10 +124,10 @@ def _names_in(needs: bytes, texts: bytes, files: int) -> list[str]:
 
 def _read_at(stream: BinaryIO, offset: int, size: int) -> bytes:
     stream.seek(offset)
-    return _exactly(stream, size)
+    return _read_exactly(stream, size)
 
 
-def _exactly(stream: BinaryIO, size: int) -> bytes:
+def _read_exactly(stream: BinaryIO, size: int) -> bytes:
     data = stream.read(size)
     if len(data) != size:
         raise ValueError("expected a whole ELF file, got one that is cut off")

@@ -7,7 +7,7 @@ memory) is from NVIDIA's datasheets and architecture papers: A100 (SXM, 80 GB), 
 80 GB) and B200. The H200 is an H100 with more memory; its profile is the smaller one's, since a
 package for the one runs on the other.
 
-The compiler is told these figures in place of a device's own. Code for another product of the same
+The compiler is given these figures in place of a device's own. Code for another product of the same
 compute capability is right all the same; only choices of speed rest on the figures that differ.
 """
 
@@ -123,7 +123,7 @@ PROFILES: dict[str, GpuProfile] = {
 }
 
 
-def within_limits_of_all(profiles: Sequence[GpuProfile]) -> GpuProfile:
+def intersect_limits(profiles: Sequence[GpuProfile]) -> GpuProfile:
     """Return the first profile, held to what one block may use on each of `profiles`."""
 
     def least(limit: str) -> int:
@@ -153,15 +153,15 @@ def host_gpu_capabilities() -> tuple[int, ...]:
     count = ctypes.c_int(0)
     if driver is None or driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return ()
-    found = []
+    capabilities = []
     for device in range(count.value):
         numbers = []
         for attribute in (_MAJOR, _MINOR):
             value = ctypes.c_int(0)
             driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
             numbers.append(value.value)
-        found.append(numbers[0] * 10 + numbers[1])
-    return tuple(found)
+        capabilities.append(numbers[0] * 10 + numbers[1])
+    return tuple(capabilities)
 
 
 @cache
@@ -177,8 +177,10 @@ def host_cuda() -> tuple[int, int]:
 
 def driver_for(major: int) -> str:
     """Return, in words, which driver a CUDA of this major version needs at least."""
-    known = MINIMUM_DRIVERS.get(major)
-    return f"an NVIDIA driver {known} or newer" if known else f"an NVIDIA driver for CUDA {major}"
+    minimum = MINIMUM_DRIVERS.get(major)
+    return (
+        f"an NVIDIA driver {minimum} or newer" if minimum else f"an NVIDIA driver for CUDA {major}"
+    )
 
 
 def _open_driver() -> ctypes.CDLL | None:

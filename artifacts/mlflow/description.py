@@ -42,7 +42,7 @@ class RunAddress:
         return f"{run}{place}?workflowType=machine_learning"
 
 
-def named_run(training_run: str) -> str | None:
+def parse_run_id(training_run: str) -> str | None:
     """Return the id of the MLflow run that a lineage names, or None where it names none.
 
     It may be the id alone, `runs:/ID`, or the address of the run's page.
@@ -63,28 +63,28 @@ def describe_version(
     name = f"{manifest.model}@{claim.version}"
     page = run.link(f"/artifacts/{report}")
     # Plain, because the list of versions shows the first words as they are.
-    fast = f", {told} eager's speed" if (told := speed(manifest)) else ""
+    fast = f", {speedup} eager's speed" if (speedup := speed(manifest)) else ""
     parts = [
         f"{verdict(manifest).capitalize()}{fast}. Numbers: {numeric_blessing(manifest)}. "
         f"Without Python: {mechanical_blessing(manifest)}. Delivery: {manifest.verdict}.",
         with_gaps(targets_table(manifest)),
-        taken_over(manifest),
-        _changes(manifest, claim.version),
+        describe_taken_over(manifest),
+        _describe_changes(manifest, claim.version),
         f"[The whole report]({page}): every comparison, timing and finding."
         if report else "",
         f"```\nhandoff pull {name} --to {manifest.model}\n```",
-        _lineage(manifest, claim, release, training, flow_run),
+        _format_lineage(manifest, claim, release, training, flow_run),
         _NO_PROMOTION.format(name=name),
     ]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def number_note(version: int, found: int) -> str:
+def number_note(version: int, listed: int) -> str:
     """Return what a description says where MLflow counts otherwise than the ledger; else ''."""
-    if version == found:
+    if version == listed:
         return ""
     return (
-        f"\n**This is version {version} of the release ledger.** MLflow counts it as {found}, "
+        f"\n**This is version {version} of the release ledger.** MLflow counts it as {listed}, "
         "because other versions are listed here than were released; the tag `handoff.version` "
         "is right.\n"
     )
@@ -106,8 +106,8 @@ def targets_table(manifest: Manifest) -> str:
     rows = [_target_row(manifest, target) for target in manifest.targets]
     if any(target.metric for target in manifest.targets):
         columns = (*columns, "metric")
-        told = [one.metric.brief if one.metric else "-" for one in manifest.targets]
-        rows = [(*row, metric) for row, metric in zip(rows, told, strict=True)]
+        metrics = [one.metric.brief if one.metric else "-" for one in manifest.targets]
+        rows = [(*row, metric) for row, metric in zip(rows, metrics, strict=True)]
     rows = [columns, ("---",) * len(columns), *rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -120,21 +120,24 @@ def with_gaps(markdown: str) -> str:
     )
 
 
-def taken_over(manifest: Manifest) -> str:
+def describe_taken_over(manifest: Manifest) -> str:
     """Return a sentence for each target whose figures of speed are another package's."""
-    told = [(target.slug, target.taken_over) for target in manifest.targets]
-    return "\n\n".join(f"`{slug}`: {earlier.text}." for slug, earlier in told if earlier)
+    return "\n\n".join(
+        f"`{target.slug}`: {target.taken_over.text}."
+        for target in manifest.targets
+        if target.taken_over
+    )
 
 
-def _changes(manifest: Manifest, version: int) -> str:
+def _describe_changes(manifest: Manifest, version: int) -> str:
     served = manifest.served
     if served is None:
         return ""
     changed = ", ".join(served.changed)
-    named = f"{manifest.model}@{served.version} {manifest.model}@{version}"
+    versions = f"{manifest.model}@{served.version} {manifest.model}@{version}"
     return (
         f"Changed since version {served.version}, which was in production: {changed}. Side by side "
-        f"on a page: `handoff diff {named} --html difference.html`."
+        f"on a page: `handoff diff {versions} --html difference.html`."
     )
 
 
@@ -149,36 +152,36 @@ def _target_row(manifest: Manifest, target: TargetRecord) -> tuple[str, ...]:
     )
 
 
-def _lineage(
+def _format_lineage(
     manifest: Manifest, claim: Claim, release: Digest, training: RunAddress | None, flow_run: str
 ) -> str:
     source = manifest.lineage
-    trained = as_code(source.training_run)
+    trained = format_code(source.training_run)
     if training:
         trained = f"[{training.run}]({training.link()})"
-    named = {
-        "repository": as_code(source.repository),
-        "commit": as_code(source.commit),
+    fields = {
+        "repository": format_code(source.repository),
+        "commit": format_code(source.commit),
         "training run": trained,
-        "delivered by": as_code(source.author),
+        "delivered by": format_code(source.author),
         "released": manifest.created,
         "flow run": linked_run(flow_run),
         "delivery": f"`{manifest.delivery.short}`",
         "record": f"`{claim.manifest.short}`",
         "signed statement": f"`{release.short}`",
     }
-    return "\n".join(f"- {name}: {value}" for name, value in named.items() if value)
+    return "\n".join(f"- {name}: {value}" for name, value in fields.items() if value)
 
 
 def linked_run(flow_run: str) -> str:
     """Return a flow run's id with a link to its page, or as it is where that is all there is."""
     name = flow_run.rpartition("/")[2]
     if "://" not in flow_run:
-        return as_code(name)
-    return f"[{name}]({flow_run})" if PLAIN_ADDRESS.fullmatch(flow_run) else as_code(flow_run)
+        return format_code(name)
+    return f"[{name}]({flow_run})" if PLAIN_ADDRESS.fullmatch(flow_run) else format_code(flow_run)
 
 
-def as_code(text: str) -> str:
+def format_code(text: str) -> str:
     """Return a delivery's own words as code, so that they make no page of their own.
 
     Nothing in them ends the code early.

@@ -17,7 +17,7 @@ import platform
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -57,17 +57,20 @@ def listed_packages(manifest: Manifest) -> tuple[PackageFile, ...]:
     With a `.so` goes the JSON of the operators that it has called, if any.
     """
     return tuple(
-        file for target in manifest.targets for file in target.files if file.path in _opened(target)
+        file
+        for target in manifest.targets
+        for file in target.files
+        if file.path in _loaded_paths(target)
     )
 
 
-def _opened(target: TargetRecord) -> tuple[str, ...]:
-    form = loaded_form(target)
-    names = (form, EXTERN_KERNELS_FILE) if form.endswith(".so") else (form,)
+def _loaded_paths(target: TargetRecord) -> tuple[str, ...]:
+    file = loaded_file(target)
+    names = (file, EXTERN_KERNELS_FILE) if file.endswith(".so") else (file,)
     return tuple(f"{target.slug}/{name}" for name in names)
 
 
-def loaded_form(target: TargetRecord) -> str:
+def loaded_file(target: TargetRecord) -> str:
     """Return the file that is opened on a target: the `.so` on a CPU, the `.pt2` on a GPU."""
     is_gpu = target.fit is not None and target.fit.gpu_capability
     return "model.pt2" if is_gpu else "model.so"
@@ -126,14 +129,14 @@ def mlflow_signature(signature: ModelSignature) -> MlflowSignature | None:
     if any(spec.dtype == "bfloat16" for spec in (*signature.inputs, *signature.outputs)):
         return None
 
-    def described(spec: TensorSpec) -> MlflowTensor:
+    def to_mlflow_spec(spec: TensorSpec) -> MlflowTensor:
         import numpy as np
 
         shape = tuple(axis if isinstance(axis, int) else -1 for axis in spec.shape)
         return MlflowTensor(np.dtype(spec.dtype), shape, spec.name)
 
     inputs, outputs = (
-        Schema([described(spec) for spec in specs])
+        Schema([to_mlflow_spec(spec) for spec in specs])
         for specs in (signature.inputs, signature.outputs)
     )
     return MlflowSignature(inputs, outputs if signature.outputs else None)
@@ -146,24 +149,25 @@ def input_example(signature: ModelSignature, examples: Path) -> dict[str, Any] |
     """
     from safetensors import SafetensorError, safe_open
 
-    found = {}
+    arrays = {}
     try:
         with safe_open(examples, framework="np") as tensors:
             for spec in signature.inputs:
-                part = tensors.get_slice(f"0/inputs/{spec.name}")
-                cut = tuple(slice(size) for size in _least_sizes(spec, signature))
-                found[spec.name] = part[cut] if cut else tensors.get_tensor(f"0/inputs/{spec.name}")
-                if sum(array.size for array in found.values()) > _EXAMPLE_LIMIT_ELEMENTS:
+                tensor = tensors.get_slice(f"0/inputs/{spec.name}")
+                least_sizes = (
+                    axis if isinstance(axis, int) else max(1, signature.dimensions[axis].min)
+                    for axis in spec.shape
+                )  # fmt: skip
+                slices = tuple(map(slice, least_sizes))
+                arrays[spec.name] = (
+                    tensor[slices] if slices else tensors.get_tensor(f"0/inputs/{spec.name}")
+                )
+                if sum(array.size for array in arrays.values()) > _EXAMPLE_LIMIT_ELEMENTS:
                     return None
     except (OSError, SafetensorError, TypeError):
         # TypeError: numpy has no bfloat16.
         return None
-    return {name: array.tolist() for name, array in found.items()}
-
-
-def _least_sizes(spec: TensorSpec, signature: ModelSignature) -> Iterator[int]:
-    for axis in spec.shape:
-        yield axis if isinstance(axis, int) else max(1, signature.dimensions[axis].min)
+    return {name: array.tolist() for name, array in arrays.items()}
 
 
 def _write_example(example: dict[str, Any], to: Path) -> dict[str, str]:
@@ -181,7 +185,7 @@ NOTE_TAG = "mlflow.note.content"
 VERSIONS_TAG = "mlflow.modelVersions"
 # Of a registrar on another machine nothing is known but when it began.
 _LONGEST_UPLOAD_S = 3600.0
-_AT_WORK: set[str] = set()
+_ACTIVE_REGISTRARS: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -226,7 +230,7 @@ class ReleaseLog:
 
     def find(self, release: Digest) -> LoggedRelease | None:
         """Return the whole upload of a release, the oldest where there are several, or None."""
-        ready = [model for model in self._models(release) if str(model.status) == "READY"]
+        ready = [model for model in self._find_models(release) if str(model.status) == "READY"]
         if not ready:
             return None
         oldest = min(ready, key=lambda model: (model.creation_timestamp, model.model_id))
@@ -236,14 +240,14 @@ class ReleaseLog:
 
     def upload(self, job: Upload) -> LoggedRelease:
         """Upload the files and return where they are, whole; what fails is taken away again."""
-        mine = (platform.node(), os.getpid(), _started(os.getpid()), uuid.uuid4().hex)
+        owner = (platform.node(), os.getpid(), _read_start_time(os.getpid()), uuid.uuid4().hex)
         # A run's own start is the release's: when its upload began stands here.
-        registrar = " ".join(map(str, (*mine, round(time.time() * 1000))))
-        _AT_WORK.add(registrar)
+        registrar = " ".join(map(str, (*owner, round(time.time() * 1000))))
+        _ACTIVE_REGISTRARS.add(registrar)
         try:
             return self._upload(job, {**job.tags, REGISTRAR_TAG: registrar})
         finally:
-            _AT_WORK.discard(registrar)
+            _ACTIVE_REGISTRARS.discard(registrar)
 
     def upload_again(self, logged: LoggedRelease, job: Upload) -> None:
         """Upload the files of an upload that was whole once, over those that are left of it."""
@@ -253,8 +257,8 @@ class ReleaseLog:
 
     def conclude(self, logged: LoggedRelease, model: str, version: int) -> None:
         """Say on the logged model's page which version was made of it; the work is done."""
-        named = json.dumps([{"name": model, "version": str(version)}])
-        self._call(self._client.set_logged_model_tags, logged.model, {VERSIONS_TAG: named})
+        versions = json.dumps([{"name": model, "version": str(version)}])
+        self._call(self._client.set_logged_model_tags, logged.model, {VERSIONS_TAG: versions})
         # Whose work it was is nothing that people look for.
         delete = self._session.delete_once
         delete(self._client.delete_logged_model_tag, logged.model, REGISTRAR_TAG)
@@ -262,12 +266,12 @@ class ReleaseLog:
 
     def sweep(self, release: Digest, keep_run: str) -> None:
         """Take away what killed registrars left of a release, but not the run that is listed."""
-        for model in self._models(release):
+        for model in self._find_models(release):
             is_kept = model.source_run_id == keep_run and str(model.status) == "READY"
             if not is_kept and _is_abandoned(model.tags, model.creation_timestamp):
                 self._delete_files(model.artifact_location)
                 self._session.delete_once(self._client.delete_logged_model, model.model_id)
-        for run in self._runs(release):
+        for run in self._find_runs(release):
             is_kept = run.info.run_id == keep_run
             if not is_kept and _is_abandoned(run.data.tags, run.info.start_time):
                 self._delete_files(run.info.artifact_uri)
@@ -275,9 +279,9 @@ class ReleaseLog:
 
     def _upload(self, job: Upload, tags: dict[str, str]) -> LoggedRelease:
         client, model = self._client, job.manifest.model
-        named = run_title(f"{model}@{job.version}", job.manifest.lineage)
+        title = run_title(f"{model}@{job.version}", job.manifest.lineage)
         began, ended = _span(job.manifest)
-        run = self._call(client.create_run, self.experiment, began, tags, named)
+        run = self._call(client.create_run, self.experiment, began, tags, title)
         run_id: str = run.info.run_id
         note = job.describe(RunAddress(self.experiment, run_id))
         self._call(client.set_tag, run_id, NOTE_TAG, note)
@@ -338,13 +342,13 @@ class ReleaseLog:
             path = str(job.folder / name)
             self._call(self._client.log_model_artifact, model_id, path, below)
 
-    def _models(self, release: Digest) -> list[Any]:
+    def _find_models(self, release: Digest) -> list[Any]:
         query = f"tags.`{RELEASE_TAG}` = '{release}'"
         search = self._client.search_logged_models
-        found = self._session.pages(search, experiment_ids=[self.experiment], filter_string=query)
-        return list(found)
+        models = self._session.pages(search, experiment_ids=[self.experiment], filter_string=query)
+        return list(models)
 
-    def _runs(self, release: Digest) -> list[Any]:
+    def _find_runs(self, release: Digest) -> list[Any]:
         query = f"tags.`{RELEASE_TAG}` = '{release}'"
         search = self._client.search_runs
         return list(self._session.pages(search, [self.experiment], filter_string=query))
@@ -370,20 +374,22 @@ def _span(manifest: Manifest) -> tuple[int | None, int | None]:
 
 
 def _is_abandoned(tags: Mapping[str, str], begun_ms: int) -> bool:
-    """Tell whether nobody is at work any more on what a registrar began."""
+    """Return whether nobody is at work any more on what a registrar began."""
     registrar = tags.get(REGISTRAR_TAG, "")
     words = registrar.split(" ")
     if len(words) == 5 and words[4].isdigit():
         begun_ms = int(words[4])
     if len(words) in (4, 5) and words[0] == platform.node():
-        if registrar in _AT_WORK:
+        if registrar in _ACTIVE_REGISTRARS:
             return False
-        is_mine = words[1] == str(os.getpid())
-        return is_mine or not words[1].isdigit() or _started(int(words[1])) != words[2]
+        is_own_process = words[1] == str(os.getpid())
+        return (
+            is_own_process or not words[1].isdigit() or _read_start_time(int(words[1])) != words[2]
+        )
     return time.time() - begun_ms / 1000 > _LONGEST_UPLOAD_S
 
 
-def _started(process: int) -> str:
+def _read_start_time(process: int) -> str:
     """Return when a process began, in ticks since the machine did; '' for one that has ended."""
     try:
         # The name in brackets may hold anything; the 22nd field is the 20th after it.

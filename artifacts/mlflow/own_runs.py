@@ -12,7 +12,7 @@ from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.errors import BuildCrashed, error_from_record
 from handoff.artifacts.mlflow.description import (
     RunAddress,
-    as_code,
+    format_code,
     linked_run,
     targets_table,
     with_gaps,
@@ -43,7 +43,7 @@ Note = str | Callable[[RunAddress], str]
 
 
 @dataclass(frozen=True)
-class OwnRun:
+class StandaloneRun:
     """What such a run shows: `began` and `ended` are milliseconds since 1970.
 
     There is one run for each value of `tag`. `note` is its description in Markdown, or what makes
@@ -62,36 +62,36 @@ class OwnRun:
     parameters: Mapping[str, str] | None = None
 
 
-def log_own_run(session: Session, experiment: str, wanted: OwnRun, folder: Path) -> str:
+def log_standalone_run(session: Session, experiment: str, spec: StandaloneRun, folder: Path) -> str:
     """Log the run with the files below `folder`; return its id.
 
-    A run of the same value that is there already is taken up, so that what is told again has one.
+    A run of the same value that is there already is taken up, so that what is logged again has one.
     """
     from mlflow.entities import Metric, Param
 
     client, call = session.client, session.call
-    query = f"tags.`{wanted.tag}` = '{wanted.value}'"
-    known = list(call(client.search_runs, [experiment], query, max_results=1))
-    run = known[0] if known else call(
-        client.create_run, experiment, wanted.began, {wanted.tag: wanted.value}, wanted.name
+    query = f"tags.`{spec.tag}` = '{spec.value}'"
+    existing = list(call(client.search_runs, [experiment], query, max_results=1))
+    run = existing[0] if existing else call(
+        client.create_run, experiment, spec.began, {spec.tag: spec.value}, spec.name
     )  # fmt: skip
-    identity: str = run.info.run_id
-    note = wanted.note
-    told = note if isinstance(note, str) else note(RunAddress(experiment, identity))
-    for tag, text in {NOTE_TAG: told, **(wanted.tags or {})}.items():
-        call(client.set_tag, identity, tag, text)
-    metrics = [Metric(name, value, wanted.ended, 0) for name, value in wanted.metrics.items()]
-    for place in range(0, len(metrics), _BATCH):
-        call(client.log_batch, identity, metrics[place : place + _BATCH])
-    parameters = [Param(*pair) for pair in (wanted.parameters or {}).items()]
-    call(client.log_batch, identity, params=parameters)
-    call(client.log_artifacts, identity, str(folder))
-    status = "FAILED" if wanted.has_failed else "FINISHED"
-    call(client.set_terminated, identity, status, wanted.ended)
-    return identity
+    run_id: str = run.info.run_id
+    note = spec.note
+    description = note if isinstance(note, str) else note(RunAddress(experiment, run_id))
+    for tag, text in {NOTE_TAG: description, **(spec.tags or {})}.items():
+        call(client.set_tag, run_id, tag, text)
+    metrics = [Metric(name, value, spec.ended, 0) for name, value in spec.metrics.items()]
+    for start in range(0, len(metrics), _BATCH):
+        call(client.log_batch, run_id, metrics[start : start + _BATCH])
+    parameters = [Param(*pair) for pair in (spec.parameters or {}).items()]
+    call(client.log_batch, run_id, params=parameters)
+    call(client.log_artifacts, run_id, str(folder))
+    status = "FAILED" if spec.has_failed else "FINISHED"
+    call(client.set_terminated, run_id, status, spec.ended)
+    return run_id
 
 
-def run_of_table(table: Conformance, note: Note) -> OwnRun:
+def run_of_table(table: Conformance, note: Note) -> StandaloneRun:
     """Return the run that shows the table; `note` is its description in Markdown."""
     ended = int(datetime.fromisoformat(table.made).timestamp() * 1000)
     counts = {standing.replace(" ", "_"): float(n) for standing, n in table.counts.items()}
@@ -100,46 +100,46 @@ def run_of_table(table: Conformance, note: Note) -> OwnRun:
         "operators": float(len({row.operator for row in table.rows})),
     }  # fmt: skip
     names = table.toolchain
-    return OwnRun(
+    return StandaloneRun(
         TOOLCHAIN_TAG, table.digest.hex, f"{table.target}, torch {names['torch']}", note,
         ended - round(table.seconds * 1000), ended, metrics,
         tags={f"handoff.{name}": value for name, value in names.items()},
     )  # fmt: skip
 
 
-def run_of_night(night: Night, note: Note) -> OwnRun:
+def run_of_night(night: Night, note: Note) -> StandaloneRun:
     """Return the run that shows the night; `note` is its description in Markdown."""
-    return OwnRun(
+    return StandaloneRun(
         STAMP_TAG, night.stamp, f"night {night.date}", note,
-        _milliseconds(night.started), _milliseconds(night.ended), _metrics(night),
+        _to_milliseconds(night.started), _to_milliseconds(night.ended), _night_metrics(night),
         has_failed=bool(night.exit_status),
     )  # fmt: skip
 
 
-def _milliseconds(iso: str) -> int:
+def _to_milliseconds(iso: str) -> int:
     return int(datetime.fromisoformat(iso).timestamp() * 1000)
 
 
-def _metrics(night: Night) -> Mapping[str, float]:
+def _night_metrics(night: Night) -> Mapping[str, float]:
     """Return the night's counts, and the figures of what each model is served by afterwards."""
     counts = {f"models.{outcome}": float(night.counts.get(outcome, 0)) for outcome in OUTCOMES}
-    figures = [item for row in night.rows for item in _figures(row).items()]
+    figures = [item for row in night.rows for item in _row_metrics(row).items()]
     total = {"models": float(len(night.rows)), "seconds": night.seconds}
     alarming = sum(night.counts.get(outcome, 0) for outcome in ALARMING)
     return {**total, **counts, "models.alarming": float(alarming), **dict(figures)}
 
 
-def _figures(row: NightRow) -> Mapping[str, float]:
-    found: dict[str, float | None] = {}
-    for one in row.served_figures:
-        name = f"{row.model}/{one.target}"
-        found[f"{name}/speed over eager"] = one.speed.value if one.speed else None
-        found[f"{name}/error to float64 over eager"] = one.rmse_ratio
-        if one.metric is not None:
-            found[f"{name}/{one.metric.shown_name}"] = one.metric.package
-        found[f"{name}/MB"] = one.size_bytes / 1e6
-        found[f"{name}/compile s"] = one.compiled_s
-    return {name: value for name, value in found.items() if value is not None}
+def _row_metrics(row: NightRow) -> Mapping[str, float]:
+    metrics: dict[str, float | None] = {}
+    for figures in row.served_figures:
+        name = f"{row.model}/{figures.target}"
+        metrics[f"{name}/speed over eager"] = figures.speed.value if figures.speed else None
+        metrics[f"{name}/error to float64 over eager"] = figures.rmse_ratio
+        if figures.metric is not None:
+            metrics[f"{name}/{figures.metric.shown_name}"] = figures.metric.package
+        metrics[f"{name}/MB"] = figures.size_bytes / 1e6
+        metrics[f"{name}/compile s"] = figures.compiled_s
+    return {name: value for name, value in metrics.items() if value is not None}
 
 
 REFUSAL_TAG = f"{HIDDEN}refused_run"
@@ -178,11 +178,13 @@ class Refusal:
     def reason(self) -> str:
         """The sentence without the remedy: what was expected, and what was found."""
         place = f"{self.error['where']}: " if self.error["where"] else ""
-        told = f"{self.error['what']}: expected {self.error['expected']}, got {self.error['got']}"
-        return one_line(place + told)
+        sentence = (
+            f"{self.error['what']}: expected {self.error['expected']}, got {self.error['got']}"
+        )
+        return one_line(place + sentence)
 
 
-def run_of_refusal(refusal: Refusal, manifest: Manifest | None, report: str) -> OwnRun:
+def run_of_refusal(refusal: Refusal, manifest: Manifest | None, report: str) -> StandaloneRun:
     """Return the run that shows a refusal.
 
     `manifest` is what was measured until then, and `report` its report's file name, or ''.
@@ -200,9 +202,9 @@ def run_of_refusal(refusal: Refusal, manifest: Manifest | None, report: str) -> 
     if manifest is not None:
         tags[f"{TAG}verdict"] = manifest.verdict
     name = run_title(f"{refusal.model} {refusal.outcome}", refusal.lineage)
-    return OwnRun(
+    return StandaloneRun(
         REFUSAL_TAG, refusal.run, name, note,
-        _milliseconds(refusal.began), _milliseconds(refusal.ended),
+        _to_milliseconds(refusal.began), _to_milliseconds(refusal.ended),
         run_metrics(manifest) if manifest else {}, has_failed=True, tags=tags,
         parameters=run_parameters(manifest) if manifest else None,
     )  # fmt: skip
@@ -214,24 +216,24 @@ def describe_refusal(
     """Return the run's description in Markdown; `report` is its report's file name, or ''."""
     targets = with_gaps(targets_table(manifest)) if manifest and manifest.targets else ""
     source = refusal.lineage
-    named = {
-        "repository": as_code(source.repository),
-        "commit": as_code(source.commit),
-        "delivered by": as_code(source.author),
+    fields = {
+        "repository": format_code(source.repository),
+        "commit": format_code(source.commit),
+        "delivered by": format_code(source.author),
         "delivery": f"`{manifest.delivery.short}`" if manifest else "",
         "flow run": linked_run(refusal.page or refusal.run),
     }
     parts = [
-        told_refusal(refusal),
+        format_refusal(refusal),
         targets,
         f"[The whole report]({run.link(f'/artifacts/{report}')}): what was measured until then."
         if report else "",
-        "\n".join(f"- {name}: {value}" for name, value in named.items() if value),
+        "\n".join(f"- {name}: {value}" for name, value in fields.items() if value),
     ]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def told_refusal(refusal: Refusal) -> str:
+def format_refusal(refusal: Refusal) -> str:
     """Return in Markdown that nothing was released, why, and what to do."""
     word = refusal.outcome.capitalize()
     return (

@@ -21,7 +21,7 @@ from handoff.artifacts.conformance.table import Conformance
 from handoff.artifacts.delivery.contract import require_alias_name, require_model_name
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import RegistryFailed
-from handoff.artifacts.mlflow.description import RunAddress, named_run
+from handoff.artifacts.mlflow.description import RunAddress, parse_run_id
 from handoff.artifacts.mlflow.logged_release import (
     MLMODEL_FILE,
     LoggedRelease,
@@ -31,14 +31,14 @@ from handoff.artifacts.mlflow.logged_release import (
 )
 from handoff.artifacts.mlflow.own_runs import (
     Note,
-    OwnRun,
     Refusal,
-    log_own_run,
+    StandaloneRun,
+    log_standalone_run,
     run_of_night,
     run_of_refusal,
     run_of_table,
 )
-from handoff.artifacts.mlflow.session import Session, told_session
+from handoff.artifacts.mlflow.session import Session, open_session
 from handoff.artifacts.mlflow.tags import run_tags
 from handoff.artifacts.mlflow.versions import REPORTS, ListedVersions, Listing, NewVersion
 from handoff.artifacts.night import Night
@@ -47,7 +47,7 @@ from handoff.artifacts.release.statement import RELEASE_FILE, Claim
 from handoff.artifacts.waiting import Pauses
 
 
-def lacking_files(
+def find_missing_files(
     session: Session, logged: LoggedRelease, manifest: Manifest, evidence: Collection[str]
 ) -> tuple[str, ...]:
     """Return the paths of what an upload consists of and MLflow hasn't whole, sorted.
@@ -59,41 +59,41 @@ def lacking_files(
         (MANIFEST_FILE, RELEASE_FILE, MLMODEL_FILE, *evidence)
     )
     sizes |= {f.path: f.size_bytes for f in (*manifest.files, *listed_packages(manifest))}
-    held = dict(_files(session, client.list_logged_model_artifacts, logged.model))
-    lacking = {
+    listed = dict(_list_files(session, client.list_logged_model_artifacts, logged.model))
+    missing = {
         path for path, size in sizes.items()
-        if path not in held or (size is not None and held[path] not in (size, None))
+        if path not in listed or (size is not None and listed[path] not in (size, None))
     }  # fmt: skip
     if evidence:
-        of_run = dict(_files(session, client.list_artifacts, logged.run))
-        lacking |= {*evidence} - of_run.keys()
-    return tuple(sorted(lacking))
+        run_files = dict(_list_files(session, client.list_artifacts, logged.run))
+        missing |= {*evidence} - run_files.keys()
+    return tuple(sorted(missing))
 
 
-def _files(
-    session: Session, listing: Callable[..., Any], of: str, below: str | None = None
+def _list_files(
+    session: Session, list_artifacts: Callable[..., Any], owner: str, below: str | None = None
 ) -> Iterator[tuple[str, int | None]]:
     """Give path and size of each file, a folder after the other."""
-    for found in session.call(listing, of, below):
-        if found.is_dir:
-            yield from _files(session, listing, of, found.path)
+    for entry in session.call(list_artifacts, owner, below):
+        if entry.is_dir:
+            yield from _list_files(session, list_artifacts, owner, entry.path)
         else:
-            yield found.path, found.file_size
+            yield entry.path, entry.file_size
 
 
-def require_own_place(session: Session, experiment: str, artifact_root: str) -> None:
+def require_artifact_root(session: Session, experiment: str, artifact_root: str) -> None:
     """Raise `RegistryFailed` where an experiment's files lie elsewhere than MLflow's are kept now.
 
-    MLflow can't be told another place for an experiment that it has.
+    MLflow takes no other place for an experiment that it has.
     """
     if not artifact_root:
         return
-    place = str(session.call(session.client.get_experiment, experiment).artifact_location)
-    if place.removeprefix("file://").rstrip("/").startswith(artifact_root.rstrip("/")):
+    location = str(session.call(session.client.get_experiment, experiment).artifact_location)
+    if location.removeprefix("file://").rstrip("/").startswith(artifact_root.rstrip("/")):
         return
     raise RegistryFailed(
         "files that MLflow shows are gone, from a place where they aren't kept any more",
-        expected=f"MLflow's artifacts below {artifact_root}", got=place[:200],
+        expected=f"MLflow's artifacts below {artifact_root}", got=location[:200],
         remedy="Bring that place back; or move MLflow's database (mlflow.db in the home's folder "
         "mlflow) aside and run 'handoff sync': a new one shows what the ledgers say",
     )  # fmt: skip
@@ -118,10 +118,10 @@ class EarlierMissing(RegistryFailed):
 
 
 @dataclass(frozen=True)
-class Pointed:
+class AliasUpdate:
     """What happened to MLflow's aliases.
 
-    `unlisted` are those of the ledger whose version isn't listed, `put_back` tells in sentences
+    `unlisted` are those of the ledger whose version isn't listed, `put_back` says in sentences
     which were set, and `foreign` are those that no ledger has.
     """
 
@@ -158,7 +158,7 @@ class Catalogue:
         is no model's name.
         """
         require_model_name(model)
-        with told_session(self.tracking_uri, self._patience_s, "list the versions") as session:
+        with open_session(self.tracking_uri, self._patience_s, "list the versions") as session:
             return ListedVersions(session, model).by_number()
 
     def missing_before(
@@ -173,9 +173,9 @@ class Catalogue:
         `releases` are the signed statements of versions: what another store has released by the
         same name and number is then not taken for them.
         """
-        with told_session(self.tracking_uri, self._patience_s, "list the versions") as session:
+        with open_session(self.tracking_uri, self._patience_s, "list the versions") as session:
             listed = ListedVersions(session, model).by_number(releases)
-        return _missing(listed, version, known)
+        return _find_missing(listed, version, known)
 
     def list_release(
         self,
@@ -198,13 +198,13 @@ class Catalogue:
         What was uploaded until then is found again.
         """
         require_model_name(claim.model)
-        with told_session(self.tracking_uri, self._patience_s, "list a release") as session:
+        with open_session(self.tracking_uri, self._patience_s, "list a release") as session:
             versions = ListedVersions(session, claim.model)
             found = versions.find(release)
             if found:
                 return found
             log = ReleaseLog(session, open_experiment(session, RELEASES, self.artifact_root))
-            training = _training_run(session, manifest)
+            training = _find_training_run(session, manifest)
             new = NewVersion(claim, manifest, release, tuple(evidence), training, flow_run)
             logged = log.find(release)
             if logged is None:
@@ -218,7 +218,7 @@ class Catalogue:
                         evidence,
                         run_tags(manifest, claim, release),
                         new.describe,
-                        _outputs_of(session, training),
+                        _find_outputs(session, training),
                     )
                 )
             self._await_earlier(versions, claim, known, releases)
@@ -235,10 +235,10 @@ class Catalogue:
 
         `evidence` are the names of the report and its pictures.
         """
-        with told_session(self.tracking_uri, self._patience_s, "list a version's files") as session:
+        with open_session(self.tracking_uri, self._patience_s, "list a version's files") as session:
             log = ReleaseLog(session, open_experiment(session, RELEASES, self.artifact_root))
             logged = log.find(release)
-            return lacking_files(session, logged, manifest, evidence) if logged else ()
+            return find_missing_files(session, logged, manifest, evidence) if logged else ()
 
     def upload_again(
         self,
@@ -253,21 +253,21 @@ class Catalogue:
 
         Raises `RegistryFailed` where an embedded MLflow keeps them in another place by now.
         """
-        with told_session(self.tracking_uri, self._patience_s, "keep a version's files") as session:
+        with open_session(self.tracking_uri, self._patience_s, "keep a version's files") as session:
             log = ReleaseLog(session, open_experiment(session, RELEASES, self.artifact_root))
-            require_own_place(session, log.experiment, self.artifact_root)
+            require_artifact_root(session, log.experiment, self.artifact_root)
             if logged := log.find(release):
-                whole = Upload(
+                upload = Upload(
                     manifest, claim.version, folder, release, evidence, {}, lambda _: ""
                 )  # fmt: skip
-                log.upload_again(logged, whole)
+                log.upload_again(logged, upload)
 
     def point(
         self,
         model: str,
         aliases: Mapping[str, int],
         releases: Mapping[int, Digest] | None = None,
-    ) -> Pointed:
+    ) -> AliasUpdate:
         """Set MLflow's aliases as the ledger has them, by the releases' versions.
 
         `releases` are the signed statements of versions, as in `missing_before`. Those whose
@@ -278,23 +278,27 @@ class Catalogue:
         require_model_name(model)
         for alias in aliases:
             require_alias_name(alias)
-        with told_session(self.tracking_uri, self._patience_s, "move an alias") as session:
+        with open_session(self.tracking_uri, self._patience_s, "move an alias") as session:
             listed = ListedVersions(session, model).by_number(releases)
             unlisted = tuple(sorted(a for a, version in aliases.items() if version not in listed))
             if len(unlisted) == len(aliases):
-                return Pointed(unlisted)
+                return AliasUpdate(unlisted)
             client = session.client
-            now = session.call(client.get_registered_model, model).aliases
-            versions = {str(one.version): version for version, one in listed.items()}
+            listed_aliases = session.call(client.get_registered_model, model).aliases
+            versions = {str(listing.version): version for version, listing in listed.items()}
             put_back = []
             for alias in sorted({*aliases} - {*unlisted}):
-                wanted = str(listed[aliases[alias]].version)
-                found = str(now.get(alias, ""))
-                if found != wanted:
-                    session.call(client.set_registered_model_alias, model, alias, wanted)
-                    was = versions.get(found, found) or "nothing"
-                    put_back.append(f"@{alias} pointed to {was}, and points to {aliases[alias]}")
-            return Pointed(unlisted, tuple(put_back), tuple(sorted({*now} - {*aliases})))
+                expected = str(listed[aliases[alias]].version)
+                current = str(listed_aliases.get(alias, ""))
+                if current != expected:
+                    session.call(client.set_registered_model_alias, model, alias, expected)
+                    previous = versions.get(current, current) or "nothing"
+                    put_back.append(
+                        f"@{alias} pointed to {previous}, and points to {aliases[alias]}"
+                    )
+            return AliasUpdate(
+                unlisted, tuple(put_back), tuple(sorted({*listed_aliases} - {*aliases}))
+            )
 
     def retire(
         self, model: str, retired: Collection[int], release_of: Callable[[int], Digest]
@@ -303,12 +307,12 @@ class Catalogue:
 
         `release_of` gives the signed statement of one, and is asked where that isn't said yet.
         """
-        with told_session(self.tracking_uri, self._patience_s, "say what was retired") as session:
+        with open_session(self.tracking_uri, self._patience_s, "say what was retired") as session:
             ListedVersions(session, model).retire(retired, release_of)
 
     def log_night(self, night: Night, note: Note, folder: Path) -> RunAddress:
         """Show a night as a run with the files below `folder`; return where."""
-        return self._log_own(NIGHTS, run_of_night(night, note), folder, "show the night")
+        return self._log_run(NIGHTS, run_of_night(night, note), folder, "show the night")
 
     def log_refusal(
         self, refusal: Refusal, manifest: Manifest | None, evidence: Mapping[str, bytes]
@@ -318,22 +322,26 @@ class Catalogue:
         `manifest` and `evidence` are what was measured until then, and its report and pictures.
         """
         report = next((name for name in REPORTS if name in evidence), "")
-        with told_session(self.tracking_uri, self._patience_s, "show the refusal") as session:
-            opened = open_experiment(session, RELEASES, self.artifact_root)
-            wanted = run_of_refusal(refusal, manifest, report)
+        with open_session(self.tracking_uri, self._patience_s, "show the refusal") as session:
+            experiment_id = open_experiment(session, RELEASES, self.artifact_root)
+            spec = run_of_refusal(refusal, manifest, report)
             with tempfile.TemporaryDirectory() as name:
                 for file, data in evidence.items():
                     Path(name, file).write_bytes(data)
-                return RunAddress(opened, log_own_run(session, opened, wanted, Path(name)))
+                return RunAddress(
+                    experiment_id, log_standalone_run(session, experiment_id, spec, Path(name))
+                )
 
     def log_conformance(self, table: Conformance, note: str, folder: Path) -> RunAddress:
         """Show a toolchain's table as a run with the files below `folder`; return where."""
-        return self._log_own(CONFORMANCE, run_of_table(table, note), folder, "show the table")
+        return self._log_run(CONFORMANCE, run_of_table(table, note), folder, "show the table")
 
-    def _log_own(self, experiment: str, run: OwnRun, folder: Path, what: str) -> RunAddress:
-        with told_session(self.tracking_uri, self._patience_s, what) as session:
-            opened = open_experiment(session, experiment, self.artifact_root)
-            return RunAddress(opened, log_own_run(session, opened, run, folder))
+    def _log_run(self, experiment: str, run: StandaloneRun, folder: Path, what: str) -> RunAddress:
+        with open_session(self.tracking_uri, self._patience_s, what) as session:
+            experiment_id = open_experiment(session, experiment, self.artifact_root)
+            return RunAddress(
+                experiment_id, log_standalone_run(session, experiment_id, run, folder)
+            )
 
     def _await_earlier(
         self,
@@ -346,7 +354,7 @@ class Catalogue:
         # Growing: many that wait together would keep the one before them from its work.
         pauses = Pauses(0.1, 2.0, growth=1.5, cut=0.0)
         deadline = time.monotonic() + self._order_wait_s
-        while missing := _missing(versions.by_number(releases), claim.version, known):
+        while missing := _find_missing(versions.by_number(releases), claim.version, known):
             if len(missing) < fewest:
                 fewest, deadline = len(missing), time.monotonic() + self._order_wait_s
             if time.monotonic() > deadline:
@@ -354,28 +362,28 @@ class Catalogue:
             pauses.take()
         else:
             return
-        raised = EarlierMissing(
+        error = EarlierMissing(
             f"{claim.model} version {claim.version} can't be listed in MLflow yet",
             expected="the versions before it, in the ledger's order",
             got=f"no version {', '.join(map(str, missing))}", remedy="List these first",
         )  # fmt: skip
-        raised.versions = missing
-        raise raised
+        error.versions = missing
+        raise error
 
 
-def _missing(listed: Collection[int], version: int, known: Collection[int]) -> tuple[int, ...]:
+def _find_missing(listed: Collection[int], version: int, known: Collection[int]) -> tuple[int, ...]:
     return tuple(sorted(one for one in known if one < version and one not in listed))
 
 
-def _training_run(session: Session, manifest: Manifest) -> RunAddress | None:
+def _find_training_run(session: Session, manifest: Manifest) -> RunAddress | None:
     """Return the training run that the lineage names, when this MLflow has it."""
     from mlflow.exceptions import MlflowException
 
-    named = named_run(manifest.lineage.training_run)
-    if named is None:
+    run_id = parse_run_id(manifest.lineage.training_run)
+    if run_id is None:
         return None
     try:
-        run = session.call(session.client.get_run, named)
+        run = session.call(session.client.get_run, run_id)
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
@@ -383,7 +391,7 @@ def _training_run(session: Session, manifest: Manifest) -> RunAddress | None:
     return RunAddress(run.info.experiment_id, run.info.run_id)
 
 
-def _outputs_of(session: Session, training: RunAddress | None) -> tuple[str, ...]:
+def _find_outputs(session: Session, training: RunAddress | None) -> tuple[str, ...]:
     """Return the logged models that the training run has made."""
     if training is None:
         return ()
@@ -398,9 +406,9 @@ def open_experiment(session: Session, name: str, artifact_root: str) -> str:
     Its artifacts are kept below `artifact_root`; where that is empty, the server says where.
     """
     client = session.client
-    found = session.call(client.get_experiment_by_name, name)
-    if found is None:
+    experiment = session.call(client.get_experiment_by_name, name)
+    if experiment is None:
         session.create_once(client.create_experiment, name, artifact_root or None, _TAGS)
-        found = session.call(client.get_experiment_by_name, name)
-    assert found is not None
-    return str(found.experiment_id)
+        experiment = session.call(client.get_experiment_by_name, name)
+    assert experiment is not None
+    return str(experiment.experiment_id)

@@ -1,4 +1,4 @@
-"""A conversation with MLflow: one client, patience with what fails for a while, told failures.
+"""A conversation with MLflow: one client, retries of what fails for a while, errors in sentences.
 
 A locked SQLite database, a server that starts again, an S3 that is busy: such a call is made
 again, with growing pauses, until it succeeds or the time for that is up.
@@ -31,11 +31,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
-_PASSING_CODES = frozenset({"TEMPORARILY_UNAVAILABLE", "INTERNAL_ERROR", "REQUEST_LIMIT_EXCEEDED"})
+_TRANSIENT_CODES = frozenset(
+    {"TEMPORARILY_UNAVAILABLE", "INTERNAL_ERROR", "REQUEST_LIMIT_EXCEEDED"}
+)
 # What SQLite says of another process that writes, or that is making the tables just now.
-_PASSING_WORDS = re.compile(r"database is locked|table .{0,80}already exists|no such table")
+_TRANSIENT_WORDS = re.compile(r"database is locked|table .{0,80}already exists|no such table")
 # What boto3 wraps into words only, and no later attempt fixes.
-_LASTING_WORDS = re.compile(r"AccessDenied|NoSuchBucket|InvalidAccessKeyId|SignatureDoesNotMatch")
+_PERMANENT_WORDS = re.compile(r"AccessDenied|NoSuchBucket|InvalidAccessKeyId|SignatureDoesNotMatch")
 
 
 def import_mlflow() -> None:
@@ -49,19 +51,19 @@ class Session:
     def __init__(self, tracking_uri: str, limit_s: float) -> None:
         """Connect at the first request."""
         self.tracking_uri = tracking_uri
-        self._patience = Patience(limit_s)
-        self._made: MlflowClient | None = None
+        self._retries = RetryBudget(limit_s)
+        self._client: MlflowClient | None = None
 
     @property
     def client(self) -> MlflowClient:
         """MLflow's own client; its methods go through `call`."""
-        if self._made is None:
-            self._made = self._patience.call(_connect, self.tracking_uri)
-        return self._made
+        if self._client is None:
+            self._client = self._retries.call(_connect, self.tracking_uri)
+        return self._client
 
     def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:  # noqa: ANN401
         """Return what the call returns, made again while its failure is a passing one."""
-        return self._patience.call(function, *arguments, **named)
+        return self._retries.call(function, *arguments, **named)
 
     def pages(self, search: Any, *arguments: Any, **query: Any) -> Iterator[Any]:  # noqa: ANN401
         """Give what a search of the client's finds, page after page."""
@@ -96,14 +98,14 @@ class Session:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether the embedded database isn't there yet: reading should not create it."""
+        """Return whether the embedded database isn't there yet: reading should not create it."""
         file = database_file(self.tracking_uri)
         return file is not None and not file.exists()
 
 
 @contextmanager
-def told_session(tracking_uri: str, limit_s: float, what: str) -> Iterator[Session]:
-    """Give a session; raise `RegistryFailed`, which tells that MLflow could not do `what`."""
+def open_session(tracking_uri: str, limit_s: float, what: str) -> Iterator[Session]:
+    """Give a session; raise `RegistryFailed`, which says that MLflow could not do `what`."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -113,11 +115,11 @@ def told_session(tracking_uri: str, limit_s: float, what: str) -> Iterator[Sessi
     except Exception as error:
         # MLflow lets through what its database, its HTTP client and boto3 raise.
         kind = type(error).__name__
-        told = str(error) if isinstance(error, MlflowException) else kind
+        message = str(error) if isinstance(error, MlflowException) else kind
         raise RegistryFailed(
             f"MLflow could not {what}",
-            expected=f"MLflow at {_without_secret(tracking_uri)}, in working order",
-            got=_without_secret((told.strip().splitlines() or [kind])[0][:300]),
+            expected=f"MLflow at {_strip_login(tracking_uri)}, in working order",
+            got=_strip_login((message.strip().splitlines() or [kind])[0][:300]),
             remedy="Look at MLFLOW_TRACKING_URI, and whether the server and its store are up; "
             "then run the same command again",
         ) from error
@@ -135,7 +137,7 @@ def _connect(tracking_uri: str) -> MlflowClient:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     from mlflow import MlflowClient
 
-    def ask(uri: str) -> MlflowClient:
+    def connect(uri: str) -> MlflowClient:
         client = MlflowClient(uri, registry_uri=uri)
         # A database gets its tables at the first question.
         client.search_experiments(max_results=1)
@@ -143,11 +145,11 @@ def _connect(tracking_uri: str) -> MlflowClient:
         return client
 
     if file := database_file(tracking_uri):
-        make_database(file, ask)
-    return ask(tracking_uri)
+        make_database(file, connect)
+    return connect(tracking_uri)
 
 
-def _without_secret(text: str) -> str:
+def _strip_login(text: str) -> str:
     return re.sub(r"//[^/@\s]*@", "//", text)
 
 
@@ -166,16 +168,19 @@ def make_database(file: Path, make_tables: Callable[[str], object]) -> None:
         if file.exists():
             return
         unfinished = UnfinishedFiles(file.parent / ".unfinished")
-        with unfinished.open() as (made, _), unfinished.open() as (whole, _):
-            make_tables(f"sqlite:///{made}")
+        with unfinished.open() as (tables_file, _), unfinished.open() as (copy_file, _):
+            make_tables(f"sqlite:///{tables_file}")
             # A copy, because what made the tables holds its file open still.
-            with closing(sqlite3.connect(made)) as source, closing(sqlite3.connect(whole)) as copy:
+            with (
+                closing(sqlite3.connect(tables_file)) as source,
+                closing(sqlite3.connect(copy_file)) as copy,
+            ):
                 source.backup(copy)
-            whole.replace(file)
+            copy_file.replace(file)
         os.fsync(folder)
 
 
-class Patience:
+class RetryBudget:
     """So many seconds, in all, that failing calls and the pauses after them may take."""
 
     def __init__(self, limit_s: float) -> None:
@@ -195,33 +200,33 @@ class Patience:
                 return function(*arguments, **named)
             except Exception as error:
                 self._left_s -= time.monotonic() - begun + pauses.next_s
-                if self._left_s < 0 or not is_passing(error):
+                if self._left_s < 0 or not is_transient(error):
                     raise
             pauses.take()
 
 
-def is_passing(error: BaseException) -> bool:
-    """Tell whether the same call may succeed a moment later."""
+def is_transient(error: BaseException) -> bool:
+    """Return whether the same call may succeed a moment later."""
     from boto3.exceptions import S3UploadFailedError
     from botocore.exceptions import ClientError, HTTPClientError
     from botocore.exceptions import ConnectionError as Unconnected
     from mlflow.exceptions import MlflowException
     from requests import RequestException
 
-    if _PASSING_WORDS.search(str(error)):
+    if _TRANSIENT_WORDS.search(str(error)):
         return True
     if isinstance(error, MlflowException):
-        # Some of MLflow's calls tell what failed below them as a fault of the caller's.
-        below = error.__cause__
-        return error.error_code in _PASSING_CODES or (below is not None and is_passing(below))
+        # Some of MLflow's calls report what failed below them as a fault of the caller's.
+        cause = error.__cause__
+        return error.error_code in _TRANSIENT_CODES or (cause is not None and is_transient(cause))
     if isinstance(error, ClientError):
-        return _is_passing_status(error.response["ResponseMetadata"].get("HTTPStatusCode"))
+        return _is_transient_status(error.response["ResponseMetadata"].get("HTTPStatusCode"))
     if isinstance(error, RequestException):
-        return error.response is None or _is_passing_status(error.response.status_code)
+        return error.response is None or _is_transient_status(error.response.status_code)
     if isinstance(error, S3UploadFailedError):
-        return not _LASTING_WORDS.search(str(error))
+        return not _PERMANENT_WORDS.search(str(error))
     return isinstance(error, (Unconnected, HTTPClientError))
 
 
-def _is_passing_status(status: int | None) -> bool:
+def _is_transient_status(status: int | None) -> bool:
     return status is None or status >= 500 or status in (408, 429)

@@ -47,10 +47,10 @@ def version_tags(manifest: Manifest, claim: Claim, release: Digest, report: str)
         VERSION_TAG: str(claim.version),
     }
     # What programs know it by: last, since MLflow cuts a digest, and hides no tag of a version.
-    known_by = {
+    identifiers = {
         RELEASE_TAG: str(release), MANIFEST_TAG: str(claim.manifest), REPORT_TAG: report,
     }  # fmt: skip
-    return {name: value for name, value in {**shown, **known_by}.items() if value}
+    return {name: value for name, value in {**shown, **identifiers}.items() if value}
 
 
 def verdict(manifest: Manifest) -> str:
@@ -105,15 +105,15 @@ def run_tags(manifest: Manifest, claim: Claim, release: Digest) -> dict[str, str
             for target in manifest.targets
             for version in (target.fit.also if target.fit else ())
         ),
-        # Of these the metrics tell what was measured of another package.
+        # Of these the metrics are what was measured of another package.
         "taken_over": " ".join(target.slug for target in manifest.targets if target.taken_over),
     }
-    return {**_written(plain), **source_tags(manifest.lineage)}
+    return {**_prefix_tags(plain), **source_tags(manifest.lineage)}
 
 
 def source_tags(lineage: Lineage) -> dict[str, str]:
     """Return the tags of where a delivery comes from, as far as it was said."""
-    return _written(
+    return _prefix_tags(
         {
             "commit": lineage.commit,
             "repository": lineage.repository,
@@ -122,12 +122,12 @@ def source_tags(lineage: Lineage) -> dict[str, str]:
     )
 
 
-def run_title(named: str, lineage: Lineage) -> str:
+def run_title(name: str, lineage: Lineage) -> str:
     """Return what a run is called: the model, or its version, and the commit."""
-    return " ".join(filter(None, (named, one_line(lineage.short_commit(_COMMIT_SHOWN)))))
+    return " ".join(filter(None, (name, one_line(lineage.short_commit(_COMMIT_SHOWN)))))
 
 
-def _written(plain: dict[str, str]) -> dict[str, str]:
+def _prefix_tags(plain: dict[str, str]) -> dict[str, str]:
     return {f"{TAG}{key}": one_line(value)[:5000] for key, value in plain.items() if value}
 
 
@@ -149,10 +149,10 @@ def run_parameters(manifest: Manifest) -> dict[str, str]:
     """Return what a release was made with and takes: recipe, toolchain and contract."""
     recipe = manifest.recipe
     tolerances = (
-        f"{name}: atol {agreed.atol:g}, rtol {agreed.rtol:g}"
-        for name, agreed in recipe.tolerance.items()
+        f"{name}: atol {tolerance.atol:g}, rtol {tolerance.rtol:g}"
+        for name, tolerance in recipe.tolerance.items()
     )
-    named = {
+    parameters = {
         "targets": ", ".join(target.slug for target in manifest.targets),
         "passes": ", ".join(effect.name for effect in manifest.passes) or "none",
         "options": ", ".join(f"{k}={v}" for k, v in recipe.options.items()) or "none",
@@ -160,18 +160,18 @@ def run_parameters(manifest: Manifest) -> dict[str, str]:
         **manifest.toolchain,
         **contract_parameters(manifest.signature),
     }
-    return {key: one_line(value)[:_PARAMETER_LIMIT] for key, value in named.items()}
+    return {key: one_line(value)[:_PARAMETER_LIMIT] for key, value in parameters.items()}
 
 
 def contract_parameters(signature: ModelSignature) -> dict[str, str]:
     """Return what a release takes, by input and dimension, to be compared row by row."""
-    told = {
+    parameters = {
         f"input {spec.name}": f"{spec.dtype} [{', '.join(map(str, spec.shape))}]"
         + (f", {spec.values}" if spec.values else "")
         for spec in signature.inputs
     }
-    told |= {f"size {name}": str(limits) for name, limits in signature.dimensions.items()}
-    rows = list(told.items())
+    parameters |= {f"size {name}": str(limits) for name, limits in signature.dimensions.items()}
+    rows = list(parameters.items())
     rest = rows[_CONTRACT_ROWS:]
     more = {"further inputs": "; ".join(f"{name}: {what}" for name, what in rest)} if rest else {}
     return {**dict(rows[:_CONTRACT_ROWS]), **more}
@@ -185,12 +185,12 @@ def run_metrics(manifest: Manifest) -> dict[str, float]:
     return {
         f"{target.slug.replace('+', '_')}/{name}": number
         for target in manifest.targets
-        for name, number in (*_figures(target), *_mechanical_figures(target.mechanics))
+        for name, number in (*_target_metrics(target), *_mechanics_metrics(target.mechanics))
         if number is not None and math.isfinite(number)
     }
 
 
-def _figures(target: TargetRecord) -> Iterator[tuple[str, float | None]]:
+def _target_metrics(target: TargetRecord) -> Iterator[tuple[str, float | None]]:
     # Seconds in which a package was found in a cache say nothing of a compiler.
     yield "compile_s", target.compile_s if not target.reused else None
     yield "size_bytes", float(target.size_bytes)
@@ -211,12 +211,12 @@ def _figures(target: TargetRecord) -> Iterator[tuple[str, float | None]]:
         yield "package_s", timing.package_s
 
 
-def _mechanical_figures(found: Mechanics | None) -> Iterator[tuple[str, float | None]]:
-    if found is None:
+def _mechanics_metrics(mechanics: Mechanics | None) -> Iterator[tuple[str, float | None]]:
+    if mechanics is None:
         return
-    for opening in found.openings[:1]:
+    for opening in mechanics.openings[:1]:
         yield "open_s", opening.open_s
         yield "first_call_s", opening.first_call_s
         yield "opened_bytes", float(opening.opened_bytes)
-    for rate in found.rates:
+    for rate in mechanics.rates:
         yield f"calls_per_s_{rate.threads}_threads", rate.calls_per_s

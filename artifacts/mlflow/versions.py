@@ -105,19 +105,19 @@ class ListedVersions:
         With `releases`, the signed statements of versions, only those that are of these: an MLflow
         that two stores share may list two releases of one name and number.
         """
-        found: dict[int, Listing] = {}
-        for version in self._all():
-            number, listing = _number_of(version), _listing(version)
+        listings: dict[int, Listing] = {}
+        for version in self._search():
+            number, listing = _parse_number(version), _parse_listing(version)
             if number is None:
                 continue
             if releases is None or releases.get(number) == listing.release:
-                found.setdefault(number, listing)
-        return found
+                listings.setdefault(number, listing)
+        return listings
 
     def find(self, release: Digest) -> Listing | None:
         """Return the listing of a release, or None."""
-        same = (one for one in self._all() if one.tags[RELEASE_TAG] == str(release))
-        return next(map(_listing, same), None)
+        same = (one for one in self._search() if one.tags[RELEASE_TAG] == str(release))
+        return next(map(_parse_listing, same), None)
 
     def make(self, new: NewVersion, logged: LoggedRelease) -> Listing:
         """Make the version of an upload unless it is there, and return what is listed.
@@ -128,7 +128,7 @@ class ListedVersions:
         text = new.describe(RunAddress(logged.experiment, logged.run))
 
         def find_or_make() -> Listing:
-            return self.find(new.release) or _listing(
+            return self.find(new.release) or _parse_listing(
                 client.create_model_version(
                     self._model,
                     source=logged.source,
@@ -140,12 +140,12 @@ class ListedVersions:
             )
 
         session.create_once(client.create_registered_model, self._model, None, _ABOUT)
-        mine = session.call(find_or_make)
-        first = self.find(new.release) or mine
-        if first.version < mine.version:
-            session.delete_once(client.delete_model_version, self._model, str(mine.version))
-        elif note := number_note(new.claim.version, mine.version):
-            number = str(mine.version)
+        created = session.call(find_or_make)
+        first = self.find(new.release) or created
+        if first.version < created.version:
+            session.delete_once(client.delete_model_version, self._model, str(created.version))
+        elif note := number_note(new.claim.version, created.version):
+            number = str(created.version)
             session.call(client.update_model_version, self._model, number, note + text)
         return first
 
@@ -155,33 +155,33 @@ class ListedVersions:
         `release_of` gives a release's signed statement, and is asked about those alone.
         """
         session, client = self._session, self._session.client
-        for version in self._all():
-            number = _number_of(version)
+        for version in self._search():
+            number = _parse_number(version)
             if number not in retired or version.tags.get("verdict") == RETIRED:
                 continue
-            if number is not None and release_of(number) == _listing(version).release:
-                told = retired_note(self._model, number) + (version.description or "")
+            if number is not None and release_of(number) == _parse_listing(version).release:
+                description = retired_note(self._model, number) + (version.description or "")
                 at = self._model, str(version.version)
-                session.call(client.update_model_version, *at, told)
+                session.call(client.update_model_version, *at, description)
                 session.call(client.set_model_version_tag, *at, "verdict", RETIRED)
 
-    def _all(self) -> list[Any]:
+    def _search(self) -> list[Any]:
         """Return what Handoff has listed, oldest first."""
         if self._session.is_empty:
             return []
         search = self._session.client.search_model_versions
-        found = self._session.pages(search, filter_string=f"name = '{self._model}'")
-        listed = (one for one in found if {RELEASE_TAG, MANIFEST_TAG} <= set(one.tags))
+        versions = self._session.pages(search, filter_string=f"name = '{self._model}'")
+        listed = (one for one in versions if {RELEASE_TAG, MANIFEST_TAG} <= set(one.tags))
         return sorted(listed, key=lambda one: int(one.version))
 
 
-def _number_of(version: Any) -> int | None:  # noqa: ANN401 - MLflow's own entity
+def _parse_number(version: Any) -> int | None:  # noqa: ANN401 - MLflow's own entity
     """Return the release's own version that a listing is of; None where it says none."""
     number = version.tags.get(VERSION_TAG, "")
     return int(number) if re.fullmatch(r"[0-9]{1,9}", number) else None
 
 
-def _listing(version: Any) -> Listing:  # noqa: ANN401 - MLflow's own entity
+def _parse_listing(version: Any) -> Listing:  # noqa: ANN401 - MLflow's own entity
     return Listing(
         version=int(version.version),
         run_id=version.run_id or "",

@@ -38,8 +38,8 @@ DEFAULT_PASSES = tuple(
 )  # fmt: skip
 
 
-def require_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise `ValueError` for the first of the `given` words that is none of the `known`."""
-    for name in given:
+def require_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Raise `ValueError` for the first of `names` that is none of the `known` ones."""
+    for name in names:
         if name not in known:
             raise ValueError(f"expected {what} among {', '.join(known)}, got {name[:60]!r}")

@@ -105,16 +105,21 @@ class Fit:
         if not self.gpu_capability:
             return None
         here = host_gpu_capabilities()
-        run = {member for one in here if (member := serving(self.gpu_members, one)) is not None}
+        runnable = {
+            member for one in here if (member := serving(self.gpu_members, one)) is not None
+        }
         # Of several here, any may be the one that it is loaded on.
-        if run and run <= {*self.gpu_capabilities, *(self.gpu_unverified if unverified else ())}:
+        if runnable and runnable <= {
+            *self.gpu_capabilities,
+            *(self.gpu_unverified if unverified else ()),
+        }:
             return None
         needed = " or ".join(
             f"{one / 10:.1f} (or a later {one // 10}.x)" for one in self.gpu_capabilities
         )
-        found = ", ".join(f"{one / 10:.1f}" for one in here) or "none"
-        untried = ", whose machine code in it no GPU has run" if run else ""
-        return f"it needs an NVIDIA GPU of compute capability {needed}; here: {found}{untried}"
+        present = ", ".join(f"{one / 10:.1f}" for one in here) or "none"
+        untried = ", whose machine code in it no GPU has run" if runnable else ""
+        return f"it needs an NVIDIA GPU of compute capability {needed}; here: {present}{untried}"
 
     @property
     def nearness(self) -> tuple[int, int]:
@@ -128,16 +133,16 @@ class Fit:
 
     def _misfit_of_libraries(self) -> str | None:
         """Return what the C library or the driver here is too old for, or None."""
-        here = host_glibc()
-        if self.glibc and parse_version(here or "0") < parse_version(self.glibc):
+        glibc = host_glibc()
+        if self.glibc and parse_version(glibc or "0") < parse_version(self.glibc):
             return (
-                f"it needs glibc {self.glibc} or newer, and this is {here or 'another C library'}"
+                f"it needs glibc {self.glibc} or newer, and this is {glibc or 'another C library'}"
             )
         if self.cuda and host_cuda()[0] < (major := parse_version(self.cuda)[0]):
-            found = "{}.{}".format(*host_cuda()) if any(host_cuda()) else "none"
+            driver = "{}.{}".format(*host_cuda()) if any(host_cuda()) else "none"
             return (
                 f"it needs {driver_for(major)} (it was built with CUDA {self.cuda}); "
-                f"the driver here is for CUDA {found}"
+                f"the driver here is for CUDA {driver}"
             )
         return None
 

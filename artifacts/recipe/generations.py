@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from handoff.artifacts.machine.gpu import PROFILES, GpuProfile, within_limits_of_all
+from handoff.artifacts.machine.gpu import PROFILES, GpuProfile, intersect_limits
 
 # Each adds its machine code to every kernel.
 MOST = 4
@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"[0-9]{1,4}")
 
 
 def runs_on(built_for: int, capability: int) -> bool:
-    """Tell whether a GPU of `capability` runs machine code for another of the same major one."""
+    """Return whether a GPU of `capability` runs machine code for another of the same major one."""
     return capability // 10 == built_for // 10 and capability >= built_for
 
 
@@ -48,7 +48,7 @@ def common_profile(members: Sequence[int]) -> GpuProfile:
 
     They are those of the lowest, within what a block may use on every one.
     """
-    return within_limits_of_all(tuple(PROFILES[f"sm_{member}"] for member in members))
+    return intersect_limits(tuple(PROFILES[f"sm_{member}"] for member in members))
 
 
 def parse_generations(slug: str) -> tuple[int, ...]:

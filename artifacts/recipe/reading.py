@@ -13,7 +13,7 @@ from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.record import RecordInvalid, from_plain
 
 # As tomllib ends a message.
-_SYNTAX = re.compile(r"(?P<told>.+) \(at line (?P<line>[0-9]+), column (?P<column>[0-9]+)\)")
+_SYNTAX = re.compile(r"(?P<message>.+) \(at line (?P<line>[0-9]+), column (?P<column>[0-9]+)\)")
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -33,7 +33,7 @@ def read_recipe(path: Path) -> Recipe:
         place, expected, got = told_place(str(error))
         if syntax := _SYNTAX.fullmatch(got):
             raise UsageProblem(
-                "the recipe is no TOML", expected="TOML", got=syntax["told"],
+                "the recipe is no TOML", expected="TOML", got=syntax["message"],
                 remedy="Fix that line, or the one before it",
                 where=f"{path}:{syntax['line']}:{syntax['column']}",
             ) from error  # fmt: skip
@@ -42,7 +42,7 @@ def read_recipe(path: Path) -> Recipe:
             "the recipe is not valid" + (f" at {key}" if key else ""),
             expected=expected or "a recipe in TOML",
             got=got,
-            remedy=_fix(key, expected, got),
+            remedy=_suggest_fix(key, expected, got),
             where=str(path),
         ) from error
     recipe.require_attainable()
@@ -51,18 +51,18 @@ def read_recipe(path: Path) -> Recipe:
 
 def _require_time(plain: Mapping[str, Any], name: str) -> None:
     """Raise `RecordInvalid` for a search that is described, and would not be held."""
-    told = plain.get("search")
-    if told and "seconds" not in told:
-        beside = " and ".join(told)
+    search = plain.get("search")
+    if search and "seconds" not in search:
+        keys = " and ".join(search)
         raise RecordInvalid(
-            f"{name}.search: expected seconds beside {beside}, 0 for no search, got none"
+            f"{name}.search: expected seconds beside {keys}, 0 for no search, got none"
         )
 
 
 _ANY_GPU = re.compile(r"gpu|nvidia|cuda.*|sm_?\d+", re.IGNORECASE)
 
 
-def _fix(key: str, expected: str, got: str) -> str:
+def _suggest_fix(key: str, expected: str, got: str) -> str:
     """Return what to do about a wrong entry: to write the word that was meant, if one is near."""
     word = re.fullmatch(r"'([^']{1,60})'", got)
     known = re.split(r"[ ,']+", expected)
@@ -71,8 +71,8 @@ def _fix(key: str, expected: str, got: str) -> str:
     if re.fullmatch(r"tolerance\.(atol|rtol|rmse_factor)", key):
         return "Write it under a dtype or an output of the model, such as [tolerance.float32]"
     if re.fullmatch(r"passes(\[\d+\]|\.\d+)?", key) and "table" in expected:
-        named = word[1] if word else "fold-batch-norm"
-        return f'Write each pass as [[passes]] with name = "{named}" below it'
+        name = word[1] if word else "fold-batch-norm"
+        return f'Write each pass as [[passes]] with name = "{name}" below it'
     is_gpu = word and "cuda-sm90" in known and _ANY_GPU.fullmatch(word[1])
     if word and is_gpu and word[1].casefold() not in known:
         return (

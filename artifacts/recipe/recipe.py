@@ -173,15 +173,15 @@ class Recipe:
         for name, value in self.options.items():
             if type(value) is not OPTIONS[name]:
                 raise ValueError(f"expected option {name} to be true or false, got {value!r}")
-        for named in self.extensions:
-            if not _EXTENSION.fullmatch(named):
+        for extension in self.extensions:
+            if not _EXTENSION.fullmatch(extension):
                 raise ValueError(
-                    f"expected MODULE@sha256:DIGEST under extensions, got {named[:60]!r}"
+                    f"expected MODULE@sha256:DIGEST under extensions, got {extension[:60]!r}"
                 )
 
     @property
     def refuses_broken_passes(self) -> bool:
-        """Tell whether a release is refused if one of its passes breaks the tolerance."""
+        """Return whether a release is refused if one of its passes breaks the tolerance."""
         is_named = self.passes != DEFAULT_PASSES
         return self.broken_passes == "refuse" or (self.broken_passes == "auto" and is_named)
 
@@ -221,12 +221,12 @@ class Recipe:
 
         `outputs` are the model's, by name, dtype and root mean square, as far as they are known.
         """
-        asked = [(dtype, dtype, 0.0) for dtype in SPACING if dtype in self.tolerance]
-        for name, dtype, size in (*asked, *outputs):
+        declared = [(dtype, dtype, 0.0) for dtype in SPACING if dtype in self.tolerance]
+        for name, dtype, size in (*declared, *outputs):
             agreed = self.tolerance.get(name) or self.tolerance.get(dtype)
-            told = why_too_fine(agreed, dtype, size) if agreed else None
-            if told and agreed:
-                expected, got = told
+            mismatch = why_too_fine(agreed, dtype, size) if agreed else None
+            if mismatch and agreed:
+                expected, got = mismatch
                 usual = DEFAULT_TOLERANCES[dtype]
                 where = name if name in self.tolerance else dtype
                 raise UsageProblem(

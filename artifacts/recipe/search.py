@@ -48,15 +48,15 @@ KNOBS: dict[str, Variation] = {
 # Int8 pays where weights are packed once, and may leave the layers that hurt most in float32: as
 # many as the percentage says.
 INT8_QUANTIZER = "quantize-int8"
-_KEPT = (0, 10, 25, 50)
+_KEEP_PERCENTS = (0, 10, 25, 50)
 _INT8 = {"int8": "static", "int8-dynamic": "dynamic"}
 KNOBS |= {
-    f"{word}-keep-{kept}" if kept else word: Variation(
+    f"{word}-keep-{percent}" if percent else word: Variation(
         {"freezing": True},
-        (PassChoice(INT8_QUANTIZER, {"activations": kind, "keep": f"{kept / 100:g}"}),),
+        (PassChoice(INT8_QUANTIZER, {"activations": kind, "keep": f"{percent / 100:g}"}),),
     )
     for word, kind in _INT8.items()
-    for kept in _KEPT
+    for percent in _KEEP_PERCENTS
 }
 # Sums of convolutions in int8, too: faster, and less exact.
 INT8_SUMS = "int8-sums"
@@ -107,8 +107,8 @@ class Search:
         if INT8_SUMS in words:
             return "+".join("int8" if word == INT8_SUMS else word for word in words)
         for place, word in enumerate(words):
-            stem, _, kept = word.partition("-keep-")
-            if stem in _INT8 and (more := [k for k in _KEPT if k > int(kept or 0)]):
+            stem, _, percent = word.partition("-keep-")
+            if stem in _INT8 and (more := [k for k in _KEEP_PERCENTS if k > int(percent or 0)]):
                 return "+".join((*words[:place], f"{stem}-keep-{more[0]}", *words[place + 1 :]))
         return ""
 

@@ -89,7 +89,7 @@ class CpuTarget:
 
     @property
     def computes_int8(self) -> bool:
-        """Tell whether its processors multiply int8 without saturating on the way."""
+        """Return whether its processors multiply int8 without saturating on the way."""
         return bool(self.cpu_flags & {"avx_vnni", "avx512_vnni"})
 
 
@@ -115,7 +115,7 @@ class ArmTarget:
 
     @property
     def is_emulated(self) -> bool:
-        """Tell whether this machine runs such packages by an emulator alone."""
+        """Return whether this machine runs such packages by an emulator alone."""
         return platform.machine() != "aarch64"
 
     @property
@@ -167,7 +167,7 @@ class CudaTarget:
 
     @property
     def is_here(self) -> bool:
-        """Tell whether this machine has a GPU that runs such packages."""
+        """Return whether this machine has a GPU that runs such packages."""
         return any(serving(self.members, one) is not None for one in host_gpu_capabilities())
 
     @property
@@ -298,13 +298,13 @@ def _best_onednn_level() -> str:
 @cache
 def host_cpu_flags() -> frozenset[str]:
     """Return this machine's processor flags as Linux names them; none where it doesn't say."""
-    told = _first_processor()
-    return frozenset((told.get("flags") or told.get("Features", "")).split())
+    processor = _read_cpuinfo()
+    return frozenset((processor.get("flags") or processor.get("Features", "")).split())
 
 
 def host_cpu_model() -> str:
     """Return what Linux calls this machine's processor; nothing where it doesn't say."""
-    return _first_processor().get("model name", "")
+    return _read_cpuinfo().get("model name", "")
 
 
 def describe_host_cpu() -> str:
@@ -317,7 +317,7 @@ def describe_host_cpu() -> str:
 
 
 @cache
-def _first_processor() -> dict[str, str]:
+def _read_cpuinfo() -> dict[str, str]:
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

@@ -169,7 +169,7 @@ class Deviation:
 
     @property
     def accepted(self) -> bool:
-        """Tell whether no rule was broken."""
+        """Return whether no rule was broken."""
         return not self.reasons
 
 
@@ -211,6 +211,6 @@ def pooled_rmse(parts: Iterable[tuple[int, float]]) -> float | None:
 def largest_difference(deviations: Iterable[Deviation]) -> float | None:
     """Return the largest difference to eager on ordinary inputs; None where nothing was compared.
 
-    Empty outputs are alike, and tell nothing.
+    Empty outputs are alike, and show nothing.
     """
     return max((d.max_abs for d in deviations if not d.special and d.elements), default=None)

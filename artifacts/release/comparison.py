@@ -63,7 +63,7 @@ class OutputErrors:
 class Heat:
     """Seconds a call of eager and both packages on one input, called in turns; None if not run.
 
-    Medians over `rounds` rounds; the intervals tell how many times as fast the first named one is.
+    Medians over `rounds` rounds; the intervals say how many times as fast the first named one is.
     """
 
     case: str
@@ -81,7 +81,7 @@ class Heat:
 class SideBySide:
     """How many times as fast the second package is as the first, with a 95 % interval.
 
-    The median of the rounds' own ratios; `sizes` tells the input's shapes, or its case.
+    The median of the rounds' own ratios; `sizes` names the input's shapes, or its case.
     `rmse_before` and `rmse_after` are both packages' errors to float64 in multiples of eager's,
     where they were measured on the same inputs; None else.
     """
@@ -98,16 +98,16 @@ class SideBySide:
     def __str__(self) -> str:
         interval = Interval(self.ratio, self.low, self.high)
         if interval.is_known:
-            told = f"{ratio(self.ratio)} times as fast as what it replaces ({interval.span})"
+            text = f"{ratio(self.ratio)} times as fast as what it replaces ({interval.span})"
         elif interval.holds_one:
-            told = f"whether it is faster than what it replaces is not known ({interval.span})"
+            text = f"whether it is faster than what it replaces is not known ({interval.span})"
         else:
-            told = f"{interval.span} times as fast as what it replaces"
-        told = f"{self.target}: {told}, in turns on {self.sizes}, {self.threads} threads"
+            text = f"{interval.span} times as fast as what it replaces"
+        text = f"{self.target}: {text}, in turns on {self.sizes}, {self.threads} threads"
         if self.rmse_before is None or self.rmse_after is None:
-            return told
+            return text
         errors = f"{self.rmse_after:.2f} times eager's, was {self.rmse_before:.2f}"
-        return f"{told}; its error is {errors}"
+        return f"{text}; its error is {errors}"
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Comparison:
 
     @property
     def is_measured(self) -> bool:
-        """Tell whether both packages were run, beside each other."""
+        """Return whether both packages were run, beside each other."""
         return self.old.basis == self.new.basis == "measured"
 
     @property

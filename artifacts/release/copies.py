@@ -54,17 +54,19 @@ def publish(releases: Releases, model: str) -> Head | None:
 
 def _publish_version(releases: Releases, model: str, version: int) -> None:
     entry = releases.released(model, version)
-    found = releases.read(model, entry.pointer)
-    sums = "".join(f"{d.hex}  {path}\n" for path, d in sorted(found.claim.files.items()))
+    release = releases.read(model, entry.pointer)
+    sums = "".join(f"{d.hex}  {path}\n" for path, d in sorted(release.claim.files.items()))
     copies = {
-        MANIFEST_FILE: found.manifest.to_bytes(),
-        RELEASE_FILE: found.envelope,
+        MANIFEST_FILE: release.manifest.to_bytes(),
+        RELEASE_FILE: release.envelope,
         SUMS_FILE: sums.encode(),
-        PARTS_FILE: releases.objects.read_bytes(found.claim.parts, PARTS_LIMIT_BYTES),
+        PARTS_FILE: releases.objects.read_bytes(release.claim.parts, PARTS_LIMIT_BYTES),
     }
-    if found.claim.delivery is not None:
-        copies[DELIVERY_FILE] = releases.objects.read_bytes(found.claim.delivery, PARTS_LIMIT_BYTES)
-    for name, digest in found.claim.evidence.items():
+    if release.claim.delivery is not None:
+        copies[DELIVERY_FILE] = releases.objects.read_bytes(
+            release.claim.delivery, PARTS_LIMIT_BYTES
+        )
+    for name, digest in release.claim.evidence.items():
         copies[name] = releases.objects.read_bytes(digest, EVIDENCE_LIMIT_BYTES)
     for name, data in copies.items():
         _write(releases, version_key(model, version, name), data)

@@ -14,8 +14,8 @@ _SIZE = re.compile(r"(?<![^ ])([A-Za-z_][A-Za-z0-9_]*)=([0-9]+)(?![^ ])")
 
 def sizes_of(case: str, signature: ModelSignature) -> dict[str, int]:
     """Return the sizes in a case's name (`batch=7 length=3 seed=0`), by dimension."""
-    found = _SIZE.findall(case)
-    return {name: int(size) for name, size in found if name in signature.dimensions}
+    matches = _SIZE.findall(case)
+    return {name: int(size) for name, size in matches if name in signature.dimensions}
 
 
 def compared_sizes(signature: ModelSignature, target: TargetRecord) -> dict[str, list[int]]:
@@ -24,10 +24,10 @@ def compared_sizes(signature: ModelSignature, target: TargetRecord) -> dict[str,
     That is on ordinary inputs; where no output could be compared, on values inside the graph.
     """
     sizes: dict[str, set[int]] = {name: set() for name in signature.dimensions}
-    for one in _compared(signature, target):
-        for name, size in one.items():
+    for case_sizes in _sizes_by_case(signature, target):
+        for name, size in case_sizes.items():
             sizes[name].add(size)
-    return {name: sorted(found) for name, found in sizes.items() if found}
+    return {name: sorted(values) for name, values in sizes.items() if values}
 
 
 def told_inputs(signature: ModelSignature, target: TargetRecord) -> tuple[str, ...]:
@@ -40,7 +40,7 @@ def told_inputs(signature: ModelSignature, target: TargetRecord) -> tuple[str, .
     return (
         f"{len(special) - count} of ordinary values",
         f"{count} of special values",
-        *(f"{name} {', '.join(map(str, found))}" for name, found in sizes.items()),
+        *(f"{name} {', '.join(map(str, values))}" for name, values in sizes.items()),
     )
 
 
@@ -49,20 +49,20 @@ def beyond_compared(signature: ModelSignature, target: TargetRecord) -> str:
 
     Where each dimension was compared at its largest size, and not all of them together, it is that.
     """
-    limits, compared = signature.dimensions, _compared(signature, target)
+    limits, compared = signature.dimensions, _sizes_by_case(signature, target)
     if not compared:
         return ""
     largest = {name: max(one.get(name, 0) for one in compared) for name in limits}
     below = [f"{name} above {size}" for name, size in largest.items() if size < limits[name].max]
     if below:
         return ", ".join(below)
-    whole = {name: one.max for name, one in limits.items()}
-    if len(limits) < 2 or whole in compared:
+    largest_together = {name: one.max for name, one in limits.items()}
+    if len(limits) < 2 or largest_together in compared:
         return ""
-    return " with ".join(f"{name}={size}" for name, size in whole.items())
+    return " with ".join(f"{name}={size}" for name, size in largest_together.items())
 
 
-def _compared(signature: ModelSignature, target: TargetRecord) -> list[dict[str, int]]:
+def _sizes_by_case(signature: ModelSignature, target: TargetRecord) -> list[dict[str, int]]:
     ordinary = [one for one in target.deviations if not one.special]
     sizes = [sizes_of(one.case, signature) for one in ordinary or target.deviations]
     return [one for one in sizes if one]
@@ -93,9 +93,13 @@ def closest_call(manifest: Manifest, target: TargetRecord) -> ClosestCall | None
     """Return the closest call on ordinary inputs; None where a metric decides, or all is exact."""
     outputs = [spec.name for spec in manifest.signature.outputs]
     calls = []
-    for one in target.deviations:
-        name = outputs[one.output] if 0 <= one.output < len(outputs) else ""
-        agreed = manifest.recipe.tolerance_for(one.dtype, name, target.slug)
-        if one.output != target.decided_by_metric and agreed.rtol > 0 and not one.special:
-            calls.append(ClosestCall(one.required_rtol, agreed))
+    for deviation in target.deviations:
+        name = outputs[deviation.output] if 0 <= deviation.output < len(outputs) else ""
+        tolerance = manifest.recipe.tolerance_for(deviation.dtype, name, target.slug)
+        if (
+            deviation.output != target.decided_by_metric
+            and tolerance.rtol > 0
+            and not deviation.special
+        ):
+            calls.append(ClosestCall(deviation.required_rtol, tolerance))
     return max(calls, key=lambda call: call.needed / call.agreed.rtol, default=None)

@@ -29,26 +29,26 @@ def refused_requests(before: ModelSignature, after: ModelSignature) -> tuple[str
         return (*gone, *more)
     if list(old) != list(new):
         return (f"those that give {', '.join(old)} in this order: it takes {', '.join(new)}",)
-    found = [
+    phrases = [
         phrase
         for name, spec in new.items()
         for phrase in (
-            *_kinds(old[name], spec),
-            *_sizes(old[name], spec, before.dimensions, after.dimensions),
-            *_narrower_values(old[name], spec),
+            *_refused_kinds(old[name], spec),
+            *_refused_sizes(old[name], spec, before.dimensions, after.dimensions),
+            *_refused_values(old[name], spec),
         )
     ]
-    return tuple(dict.fromkeys((*found, *_ties(before, after))))
+    return tuple(dict.fromkeys((*phrases, *_new_ties(before, after))))
 
 
-def _kinds(old: TensorSpec, new: TensorSpec) -> Iterator[str]:
+def _refused_kinds(old: TensorSpec, new: TensorSpec) -> Iterator[str]:
     if old.dtype != new.dtype:
         yield f"those with {old.name} of {old.dtype}: it takes {new.dtype}"
     if len(old.shape) != len(new.shape):
         yield f"those with {old.name} of {len(old.shape)} axes: it takes {len(new.shape)}"
 
 
-def _sizes(
+def _refused_sizes(
     old: TensorSpec,
     new: TensorSpec,
     before: Mapping[str, Dimension],
@@ -57,8 +57,8 @@ def _sizes(
     if len(old.shape) != len(new.shape):
         return
     for place, (was, now) in enumerate(zip(old.shape, new.shape, strict=True)):
-        had, takes = _limits(was, before), _limits(now, after)
-        beyond = _beyond((had.min, had.max), (takes.min, takes.max))
+        had, takes = _axis_range(was, before), _axis_range(now, after)
+        beyond = _format_beyond((had.min, had.max), (takes.min, takes.max))
         if not beyond and had.min < had.max and had.multiple_of % takes.multiple_of:
             beyond = f"{had}"
         if beyond:
@@ -66,30 +66,30 @@ def _sizes(
             yield f"those with {what} of {beyond}: it takes {takes}"
 
 
-def _limits(axis: int | str, dimensions: Mapping[str, Dimension]) -> Dimension:
+def _axis_range(axis: int | str, dimensions: Mapping[str, Dimension]) -> Dimension:
     return dimensions[axis] if isinstance(axis, str) else Dimension(axis, axis)
 
 
-def _narrower_values(old: TensorSpec, new: TensorSpec) -> Iterator[str]:
+def _refused_values(old: TensorSpec, new: TensorSpec) -> Iterator[str]:
     if "int" not in new.dtype or new.low is None or new.high is None:
         return
     takes = math.ceil(new.low), math.floor(new.high)
     if old.low is None or old.high is None:
         yield f"those with other values of {new.name} than {new.values}: any were taken"
         return
-    beyond = _beyond((math.ceil(old.low), math.floor(old.high)), takes)
+    beyond = _format_beyond((math.ceil(old.low), math.floor(old.high)), takes)
     if beyond:
         yield f"those with {new.name} of {beyond}: it takes {new.values}"
 
 
-def _beyond(had: tuple[int, int], takes: tuple[int, int]) -> str:
+def _format_beyond(had: tuple[int, int], takes: tuple[int, int]) -> str:
     """Return what lies in the first range and not in the second: `1 to 4 and 65 to 1024`."""
     parts = [(had[0], min(had[1], takes[0] - 1)), (max(had[0], takes[1] + 1), had[1])]
     left = [part for part in parts if part[0] <= part[1]]
     return " and ".join(f"{low} to {high}" if low < high else f"{low}" for low, high in left)
 
 
-def _ties(before: ModelSignature, after: ModelSignature) -> Iterator[str]:
+def _new_ties(before: ModelSignature, after: ModelSignature) -> Iterator[str]:
     """Find sizes that have to be equal now, and could differ before."""
     was = {(spec.name, place): axis for spec in before.inputs for place, axis in
            enumerate(spec.shape)}  # fmt: skip
@@ -122,23 +122,27 @@ def differences(before: Manifest, after: Manifest) -> tuple[Change, ...]:
     The moments at which they were made are left out, because they always differ.
     """
     return (
-        *_fields("source", _source(before), _source(after)),
-        *_fields("contract", _contract(before), _contract(after)),
-        *_fields("passes", _passes(before), _passes(after)),
-        *_fields("recipe", _flat(to_plain(before.recipe)), _flat(to_plain(after.recipe))),
-        *_fields("toolchain", before.toolchain, after.toolchain),
-        *_targets(before, after),
+        *_compare_fields("source", _source_fields(before), _source_fields(after)),
+        *_compare_fields("contract", _contract_fields(before), _contract_fields(after)),
+        *_compare_fields("passes", _pass_fields(before), _pass_fields(after)),
+        *_compare_fields(
+            "recipe", _flatten(to_plain(before.recipe)), _flatten(to_plain(after.recipe))
+        ),
+        *_compare_fields("toolchain", before.toolchain, after.toolchain),
+        *_compare_targets(before, after),
     )
 
 
-def _fields(section: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Change]:
+def _compare_fields(
+    section: str, before: Mapping[str, str], after: Mapping[str, str]
+) -> Iterator[Change]:
     for name in dict.fromkeys((*before, *after)):
         old, new = before.get(name, ""), after.get(name, "")
         if old != new:
             yield Change(section, name, old, new)
 
 
-def _source(manifest: Manifest) -> dict[str, str]:
+def _source_fields(manifest: Manifest) -> dict[str, str]:
     lineage = manifest.lineage
     return {
         "delivery": manifest.delivery.short,
@@ -151,71 +155,71 @@ def _source(manifest: Manifest) -> dict[str, str]:
     }
 
 
-def _contract(manifest: Manifest) -> dict[str, str]:
+def _contract_fields(manifest: Manifest) -> dict[str, str]:
     signature = manifest.signature
-    told = {f"input {spec.name}": str(spec) for spec in signature.inputs}
-    told |= {f"output {spec.name}": str(spec) for spec in signature.outputs}
-    told |= {f"values {spec.name}": _values(spec) for spec in signature.inputs}
-    told["result"] = manifest.structure.result
+    fields = {f"input {spec.name}": str(spec) for spec in signature.inputs}
+    fields |= {f"output {spec.name}": str(spec) for spec in signature.outputs}
+    fields |= {f"values {spec.name}": _format_values(spec) for spec in signature.inputs}
+    fields["result"] = manifest.structure.result
     sizes = signature.dimensions.items()
-    return {**told, **{f"size {name}": f"{size.min} to {size.max}" for name, size in sizes}}
+    return {**fields, **{f"size {name}": f"{size.min} to {size.max}" for name, size in sizes}}
 
 
-def _values(spec: TensorSpec) -> str:
+def _format_values(spec: TensorSpec) -> str:
     came = f" ({spec.origin})" if spec.origin and spec.values else ""
     return f"{spec.values}{came}"
 
 
-def _passes(manifest: Manifest) -> dict[str, str]:
-    told: dict[str, str] = {}
+def _pass_fields(manifest: Manifest) -> dict[str, str]:
+    fields: dict[str, str] = {}
     for effect in manifest.passes:
         did = (
             f"{effect.nodes_before} to {effect.nodes_after} nodes" if effect.modified else "nothing"
         )
-        told[effect.name] = f"left out: {effect.left_out}" if effect.left_out else did
-    return told
+        fields[effect.name] = f"left out: {effect.left_out}" if effect.left_out else did
+    return fields
 
 
-def _flat(plain: object, place: str = "") -> dict[str, str]:
-    """Return nested tables as `search.seconds`; passes are told of on their own."""
+def _flatten(plain: object, place: str = "") -> dict[str, str]:
+    """Return nested tables as `search.seconds`; passes are compared on their own."""
     if isinstance(plain, Mapping):
-        found: dict[str, str] = {}
+        fields: dict[str, str] = {}
         for name, value in plain.items():
             if not (place == "" and name == "passes"):
-                found |= _flat(value, f"{place}.{name}" if place else str(name))
-        return found
+                fields |= _flatten(value, f"{place}.{name}" if place else str(name))
+        return fields
     if isinstance(plain, list):
         return {place: ", ".join(map(str, plain))}
     return {place: str(plain)}
 
 
-def _targets(before: Manifest, after: Manifest) -> Iterator[Change]:
+def _compare_targets(before: Manifest, after: Manifest) -> Iterator[Change]:
     old = {target.slug: target for target in before.targets}
     new = {target.slug: target for target in after.targets}
     for slug in dict.fromkeys((*old, *new)):
         empty: dict[str, str] = {}
-        yield from _fields(
+        yield from _compare_fields(
             slug,
-            _figures(old[slug]) if slug in old else empty,
-            _figures(new[slug]) if slug in new else empty,
+            _target_fields(old[slug]) if slug in old else empty,
+            _target_fields(new[slug]) if slug in new else empty,
         )
 
 
-def _figures(target: TargetRecord) -> dict[str, str]:
+def _target_fields(target: TargetRecord) -> dict[str, str]:
     library = next((f.digest.short for f in target.files if f.path.endswith(".so")), "")
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "verdict": target.verdict,
         "GPUs": target.told_unverified_gpus if target.accepted else "",
         "model.so": library,
         "chosen": target.chosen,
-        "largest error": _number(target.max_abs),
-        "RMSE over eager's": _number(target.rmse_ratio),
+        "largest error": _format_number(target.max_abs),
+        "RMSE over eager's": _format_number(target.rmse_ratio),
         "size in bytes": str(target.size_bytes),
     }
     for timing in target.timings:
-        told[f"speed over eager, {timing.case}"] = timing.over_eager.text
-    return told
+        fields[f"speed over eager, {timing.case}"] = timing.over_eager.text
+    return fields
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"

@@ -146,7 +146,7 @@ class Timing:
 
     @property
     def is_example(self) -> bool:
-        """Tell whether the input is the delivery's first example."""
+        """Return whether the input is the delivery's first example."""
         return self.case.endswith(EXAMPLE)
 
 
@@ -160,8 +160,8 @@ def why_unknown(timings: Sequence[Timing]) -> str:
     if others:
         why = f"other work took {max(others):.1f} processors meanwhile"
     at = ", ".join(f"{one.case} ({one.over_eager.span} times eager's speed)" for one in unknown)
-    told = f"how fast it is at {at} is not known: {why}"
-    return f"{told}; release it with --rebuild on a quiet machine"
+    sentence = f"how fast it is at {at} is not known: {why}"
+    return f"{sentence}; release it with --rebuild on a quiet machine"
 
 
 def headline_of(timings: Sequence[Timing]) -> Timing | None:
@@ -219,7 +219,7 @@ class ServedTiming:
 class Served:
     """The version that was in production when another one was released.
 
-    `changed` tells in words what the new one was made from that is other than in that version.
+    `changed` says in words what the new one was made from that is other than in that version.
     """
 
     version: int
@@ -254,7 +254,7 @@ class Candidate:
     metric: MeasuredMetric | None = later(None)
 
     def is_faster(self, goal: Goal = "all") -> bool:
-        """Tell whether it is significantly faster than the plain one somewhere, never slower."""
+        """Return whether it is significantly faster than the plain one somewhere, never slower."""
         sizes = _SIZES[goal]
         return (
             bool(self.ratios)
@@ -296,7 +296,7 @@ def pareto(candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
     )
 
 
-# What running kernels' sources leaves open, said wherever it is told that they were run.
+# What running kernels' sources leaves open, said wherever a page says that they were run.
 NOT_SHOWN_BY_SOURCE = (
     "not shown by that: the machine code that was made of them, cuBLAS and cuDNN, races between "
     "threads, speed"

@@ -32,12 +32,12 @@ class Interval:
 
     @property
     def holds_one(self) -> bool:
-        """Tell whether it leaves open which of both is faster."""
+        """Return whether it leaves open which of both is faster."""
         return self.low <= 1.0 <= self.high
 
     @property
     def is_known(self) -> bool:
-        """Tell whether it can be acted on: narrower than a factor of two, and beside 1 or near it.
+        """Return whether it can be acted on: narrower than a factor of two, and beside 1 or near.
 
         One that holds 1 says which is faster only where it is so narrow that neither is; a blurred
         one has to be as narrow.

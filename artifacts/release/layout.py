@@ -47,15 +47,15 @@ def read_parts(data: bytes) -> dict[str, tuple[Part, ...]]:
     """Return each file's parts; raise `PackageRefused` for what is no such list."""
     files: dict[str, tuple[Part, ...]] = {}
     for line in data.decode("utf-8", "replace").split("\n")[:-1]:
-        found = _LINE.fullmatch(line)
-        if found is None:
+        match = _LINE.fullmatch(line)
+        if match is None:
             raise PackageRefused(
                 "the list of a release's parts can't be read",
                 expected="lines of a digest, a number of bytes and a path", got=line[:80],
                 remedy="Tell who releases",
             )  # fmt: skip
-        part = Part(Digest(f"sha256:{found[1]}"), int(found[2]))
-        files[found[3]] = (*files.get(found[3], ()), part)
+        part = Part(Digest(f"sha256:{match[1]}"), int(match[2]))
+        files[match[3]] = (*files.get(match[3], ()), part)
     return files
 
 

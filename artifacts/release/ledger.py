@@ -56,7 +56,7 @@ class LedgerEntry:
     `fingerprint` stands for what it was made from. `alias` is the one that was moved ('' where none
     was), and `replaced` the version that it stood for. `aliases` and `newest` are the state after
     this entry, `retired` the versions whose packages may be removed. `overrides` are the rules that
-    were set aside, for the `reason` that was given, and `measured` tells what was timed beside what
+    were set aside, for the `reason` that was given, and `measured` says what was timed beside what
     it replaces. `nonce` tells equal entries of two writers apart.
     """
 
@@ -100,7 +100,7 @@ class LedgerEntry:
 
     def aliases_of(self, version: int) -> tuple[str, ...]:
         """Return the aliases that stand for a version after this entry."""
-        return tuple(sorted(a for a, held in self.aliases.items() if held.version == version))
+        return tuple(sorted(a for a, pointer in self.aliases.items() if pointer.version == version))
 
     def with_release(self, release: Digest) -> LedgerEntry:
         """Return the entry of a version whose statement was signed just now."""
@@ -135,17 +135,17 @@ def open_entry(data: bytes, trust: Trust, model: str, sequence: int | None = Non
     what = f"{place} of {model}'s ledger"
     statement = open_envelope(data, trust, what)
     if statement.get("predicateType") != PREDICATE_TYPE:
-        raise _refuse(what, PREDICATE_TYPE, str(statement.get("predicateType"))[:80])
+        raise _refusal(what, PREDICATE_TYPE, str(statement.get("predicateType"))[:80])
     try:
         entry = from_plain(LedgerEntry, statement.get("predicate"), "entry")
     except RecordInvalid as error:
-        raise _refuse(what, "a ledger's entry of schema 1", str(error)) from error
+        raise _refusal(what, "a ledger's entry of schema 1", str(error)) from error
     if (entry.model, sequence or entry.sequence) != (model, entry.sequence):
-        raise _refuse(what, f"{model}'s {place}", f"{entry.model}'s entry {entry.sequence}")
+        raise _refusal(what, f"{model}'s {place}", f"{entry.model}'s entry {entry.sequence}")
     return entry
 
 
-def _refuse(what: str, expected: str, got: str) -> PackageRefused:
+def _refusal(what: str, expected: str, got: str) -> PackageRefused:
     return PackageRefused(
         f"{what} is not what it should be", expected=expected, got=got,
         remedy="Somebody has changed the store: use nothing of it, and tell who releases",
@@ -175,17 +175,19 @@ class SeenLedgers:
 
         Raises `PackageRefused` where it is before the one that was seen `since`, or another one.
         """
-        before, known = since
+        seen_sequence, seen_digest = since
         sequence, digest = newest
-        if sequence < before or (sequence == before and digest != known):
+        if sequence < seen_sequence or (sequence == seen_sequence and digest != seen_digest):
             raise PackageRefused(
                 f"{model}'s ledger went back",
-                expected=f"entry {before}, which was there before, or a later one",
-                got=f"entry {sequence}" if sequence < before else f"another entry {sequence}",
+                expected=f"entry {seen_sequence}, which was there before, or a later one",
+                got=f"entry {sequence}"
+                if sequence < seen_sequence
+                else f"another entry {sequence}",
                 remedy=f"Ask who keeps the store {location}. If that is as it should be (a store "
                 f"made again), remove {self.file}",
             )
-        if sequence > before:
+        if sequence > seen_sequence:
             self._write(f"{location} {model}", sequence, digest)
 
     def _read(self) -> dict[str, tuple[int, str]]:

@@ -55,7 +55,7 @@ _LARGE_BYTES = 256 << 20
 
 
 def is_large(size_bytes: int) -> bool:
-    """Tell whether it is worth some seconds that fewer processes hold such weights at once."""
+    """Return whether it is worth some seconds that fewer processes hold such weights at once."""
     return size_bytes > _LARGE_BYTES
 
 
@@ -74,13 +74,13 @@ class PackageFile:
             raise ValueError(f"expected a relative path of plain names, got {self.path[:80]!r}")
 
 
-_CASES_NAMED = 3
+_MOST_CASES = 3
 
 
-def _listed(cases: list[str]) -> str:
-    named = list(dict.fromkeys(filter(None, cases)))
-    more = len(named) - _CASES_NAMED
-    listed = ", ".join(named[:_CASES_NAMED]) + (f" and {more} more" if more > 0 else "")
+def _format_cases(cases: list[str]) -> str:
+    distinct = list(dict.fromkeys(filter(None, cases)))
+    more = len(distinct) - _MOST_CASES
+    listed = ", ".join(distinct[:_MOST_CASES]) + (f" and {more} more" if more > 0 else "")
     return f"{listed}: " if listed else ""
 
 
@@ -93,14 +93,14 @@ class TargetRecord:
     `reused` says what of it came from an earlier compilation of the same graph. `candidates` are
     the variants that a search tried, the plain one first, and `chosen` the one that is shipped. A
     target that was built where it can't be run is neither accepted nor refused: `unverified` says
-    why. `kernels` are those for a GPU, each with the configuration that was kept. `notes` tell what
+    why. `kernels` are those for a GPU, each with the configuration that was kept. `notes` say what
     the numeric gate saw beside, and `mechanics` is the mechanical one's evidence. `spreads`
-    tell how the errors of the first outputs lie. `taken_over` is the package of the same code
+    show how the errors of the first outputs lie. `taken_over` is the package of the same code
     whose timings and mechanics these are, but for the replays. One that is refused because a step
     `crashed` may be accepted the next time: nothing was shown to be wrong. `metric` is what the
-    package loses of the delivery's own. One that no processor of its kind has run tells in
-    `emulated` what has, and is never timed. `source_checked` tells what the sources of kernels for
-    a GPU that isn't here were seen to compute. `torches` tell how the package did in other versions
+    package loses of the delivery's own. One that no processor of its kind has run says in
+    `emulated` what has, and is never timed. `source_checked` says what the sources of kernels for
+    a GPU that isn't here were seen to compute. `torches` say how the package did in other versions
     of torch than its own; those where it was right are in `fit`, as are the compute capabilities
     on which a package for several generations of GPUs was run, and those on which it was not.
     """
@@ -163,26 +163,26 @@ class TargetRecord:
 
     @property
     def is_checked_at_source(self) -> bool:
-        """Tell whether nothing more is known than that its kernels' sources are right."""
+        """Return whether nothing more is known than that its kernels' sources are right."""
         return self.source_checked is not None and bool(self.unverified)
 
     @property
     def told_reasons(self) -> tuple[str, ...]:
-        """The reasons as a person reads them: what several cases have in common is told once.
+        """The reasons as a person reads them: what several cases have in common is said once.
 
         What isn't about a case comes first, then the cases that are furthest off.
         """
-        off = {f"{one.case}, output {one.output}": one.max_abs for one in self.deviations}
+        distances = {f"{one.case}, output {one.output}": one.max_abs for one in self.deviations}
 
         def rank(reason: str) -> float:
-            apart = off.get(reason.partition(": ")[0], math.inf)
-            return -math.inf if math.isnan(apart) else -apart
+            distance = distances.get(reason.partition(": ")[0], math.inf)
+            return -math.inf if math.isnan(distance) else -distance
 
         cases: dict[str, list[str]] = {}
         for reason in sorted(self.reasons, key=rank):
             case, colon, what = reason.partition(": ")
             cases.setdefault(what if colon else case, []).append(case if colon else "")
-        return tuple(f"{_listed(names)}{what}" for what, names in cases.items())
+        return tuple(f"{_format_cases(names)}{what}" for what, names in cases.items())
 
     @property
     def headline(self) -> Timing | None:
@@ -196,7 +196,7 @@ class TargetRecord:
 
     @property
     def is_wrong_on_special_inputs_alone(self) -> bool:
-        """Tell whether its numbers were refused, and none on ordinary inputs was."""
+        """Return whether its numbers were refused, and none on ordinary inputs was."""
         wrong = [deviation for deviation in self.deviations if not deviation.accepted]
         return bool(wrong) and all(deviation.special for deviation in wrong)
 
@@ -213,10 +213,10 @@ class TargetRecord:
         """
         shares = []
         for output in sorted({deviation.output for deviation in self.deviations}):
-            own = [d for d in self.deviations if d.output == output and not d.special]
-            count = sum(d.at_step + d.incomparable for d in own)
+            ordinary = [d for d in self.deviations if d.output == output and not d.special]
+            count = sum(d.at_step + d.incomparable for d in ordinary)
             if count:
-                shares.append((output, count / sum(d.elements for d in own)))
+                shares.append((output, count / sum(d.elements for d in ordinary)))
         return tuple(shares)
 
     @property
@@ -228,16 +228,16 @@ class TargetRecord:
     def rmse_ratio(self) -> float | None:
         """The largest RMSE of an output to float64, in multiples of eager's; below 1 is closer.
 
-        Over all ordinary inputs together, because few elements tell little; None without any error
+        Over all ordinary inputs together, because few elements say little; None without any error
         of eager's to compare with. An output about which a metric decides is left out.
         """
         ratios = []
         for output in {deviation.output for deviation in self.deviations}:
-            own = [d for d in self.deviations if d.output == output and not d.special]
+            ordinary = [d for d in self.deviations if d.output == output and not d.special]
             if output == self.decided_by_metric:
                 continue
-            eager = pooled_rmse((d.elements, d.rmse_eager) for d in own)
-            package = pooled_rmse((d.elements, d.rmse_package) for d in own)
+            eager = pooled_rmse((d.elements, d.rmse_eager) for d in ordinary)
+            package = pooled_rmse((d.elements, d.rmse_package) for d in ordinary)
             if eager and package is not None:
                 ratios.append(package / eager)
         return max(ratios, default=None)
@@ -252,7 +252,7 @@ class Manifest:
     share (the examples with their golden outputs). `fingerprint` stands for everything that the
     release was made from: the same one would be made again. `plan` is the digest of the inputs that
     the packages were compared on. `graphs` are the delivered graph and the compiled one, folded.
-    `captures` are the capture table, where the recipe asks for it. `served` tells of
+    `captures` are the capture table, where the recipe asks for it. `served` is
     the version that was in production. `structure` says where the inputs and outputs belong in the
     original model's call and result. Its making began at `began` and ended at `created`, both in
     ISO 8601.
@@ -317,10 +317,10 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         return parse_manifest(path.read_bytes())
     except OSError as error:
-        raise not_pulled(folder, error) from error
+        raise unreadable_release(folder, error) from error
 
 
-def not_pulled(folder: Path, error: OSError) -> PackageRefused:
+def unreadable_release(folder: Path, error: OSError) -> PackageRefused:
     """Return the refusal of a folder whose manifest or signature can't be read."""
     if isinstance(error, PermissionError):
         return PackageRefused(

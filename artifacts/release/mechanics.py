@@ -104,12 +104,12 @@ class Trial:
 
     @property
     def needs_guard(self) -> bool:
-        """Tell whether the package alone doesn't refuse it."""
+        """Return whether the package alone doesn't refuse it."""
         return not is_survived(self.hostile, self.package)
 
 
 def is_survived(hostile: str, outcome: Outcome) -> bool:
-    """Tell whether a caller lives on with nothing wrong: it was refused, or rightly answered.
+    """Return whether a caller lives on with nothing wrong: it was refused, or rightly answered.
 
     Gaps in memory, and another order there, change no value: the right answer to it is one.
     """

@@ -10,8 +10,8 @@ from handoff.artifacts.release.manifest import (
     MANIFEST_FILE,
     MANIFEST_LIMIT_BYTES,
     Manifest,
-    not_pulled,
     parse_manifest,
+    unreadable_release,
 )
 from handoff.artifacts.release.signing import ENVELOPE_LIMIT_BYTES, Trust
 from handoff.artifacts.release.statement import (
@@ -48,16 +48,16 @@ def read_release(
         claim = open_release(read_record(folder / RELEASE_FILE, ENVELOPE_LIMIT_BYTES), trust, what)
     except OSError as error:
         if not (folder / MANIFEST_FILE).exists():
-            raise not_pulled(folder, error) from error
+            raise unreadable_release(folder, error) from error
         raise PackageRefused(
             f"{what} is not signed", expected=f"a signature in {RELEASE_FILE}",
             got=error.strerror or str(error), remedy="Don't use it: pull the release again",
         ) from error  # fmt: skip
-    _require_wanted(claim, what, name, version)
+    _require_identity(claim, what, name, version)
     try:
         data = read_record(folder / MANIFEST_FILE, MANIFEST_LIMIT_BYTES)
     except OSError as error:
-        raise not_pulled(folder, error) from error
+        raise unreadable_release(folder, error) from error
     match_manifest(claim, data, f"{folder / MANIFEST_FILE}")
     manifest = parse_manifest(data)
     require_same_files(claim, manifest)
@@ -103,14 +103,14 @@ def check_packages(
         if file.path.endswith(".pt2"):
             with (folder / file.path).open("rb") as package:
                 require_known_members(package.fileno(), file.path)
-    _refuse_others(folder, {MANIFEST_FILE, RELEASE_FILE, *(file.path for file in expected)})
+    _refuse_other_files(folder, {MANIFEST_FILE, RELEASE_FILE, *(file.path for file in expected)})
     for target in present:
-        misfit = untried = "it was never built"
+        misfit = unverified_misfit = "it was never built"
         if target.fit:
             misfit = target.fit.misfit(torch_version) or ""
-            untried = target.fit.misfit(torch_version, unverified=True) or ""
+            unverified_misfit = target.fit.misfit(torch_version, unverified=True) or ""
         # Nothing but that no GPU of this machine's kind has run it.
-        if not untried and (target.unverified or misfit):
+        if not unverified_misfit and (target.unverified or misfit):
             if unverified:
                 continue
             raise PackageRefused(
@@ -129,7 +129,7 @@ def check_packages(
     return tuple(target.slug for target in present)
 
 
-def _require_wanted(claim: Claim, what: str, name: str | None, version: int | None) -> None:
+def _require_identity(claim: Claim, what: str, name: str | None, version: int | None) -> None:
     if name in (None, claim.model) and version in (None, claim.version):
         return
     number = "of any number" if version is None else str(version)
@@ -140,7 +140,7 @@ def _require_wanted(claim: Claim, what: str, name: str | None, version: int | No
     )  # fmt: skip
 
 
-def _refuse_others(folder: Path, known: set[str]) -> None:
+def _refuse_other_files(folder: Path, known: set[str]) -> None:
     paths = [path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()]
     others = sorted({path.relative_to(folder).as_posix() for path in paths} - known)
     if others:

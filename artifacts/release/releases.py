@@ -1,6 +1,6 @@
 """The releases in a store: a model's ledger, aliases and versions, verified as they are read.
 
-Where everything lies is told in `artifacts.release.layout`. Everything but the ledger and the
+Where everything lies is described in `artifacts.release.layout`. Everything but the ledger and the
 objects is a copy, which nobody who verifies relies on.
 """
 
@@ -53,7 +53,7 @@ _READERS = 16
 _RECORD = re.compile(r"[0-9a-f]{12,64}")
 _MOST_AT_ONCE = 512
 # Of the models that a store lacks; the others are counted.
-_TOLD = 5
+_MOST_MODELS_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ class Releases:
         No command removes a ledger: such a store isn't mounted, is another one, or has lost them.
         """
         seen = self._seen.models(self.store.location) if self._seen else ()
-        there = set(self.models()) if seen else set()
-        return tuple(model for model in seen if model not in there)
+        present = set(self.models()) if seen else set()
+        return tuple(model for model in seen if model not in present)
 
     def require_there(self) -> None:
         """Raise `StoreUnreachable` where ledgers were seen in this store, and it has none any more.
@@ -109,11 +109,15 @@ class Releases:
     def gone(self, missing: Sequence[str]) -> StoreUnreachable:
         """Return the refusal to work on a store that lacks the ledgers of these models."""
         there = len(self.models())
-        more = f" and {len(missing) - _TOLD} more" if len(missing) > _TOLD else ""
+        more = (
+            f" and {len(missing) - _MOST_MODELS_NAMED} more"
+            if len(missing) > _MOST_MODELS_NAMED
+            else ""
+        )
         again = f", and remove {self._seen.file} if it was made again" if self._seen else ""
         return StoreUnreachable(
             f"the store {self.store.location} lacks ledgers that this machine has seen in it",
-            expected=f"that of {', '.join(missing[:_TOLD])}{more}",
+            expected=f"that of {', '.join(missing[:_MOST_MODELS_NAMED])}{more}",
             got=f"{there} other{'s' * (there > 1)}" if there else "no ledger at all",
             remedy="Look whether it is the right one and whether it is mounted, bring it back from "
             f"a backup where it has lost them{again}",
@@ -128,8 +132,8 @@ class Releases:
         place = (self.store.location, model)
         # Asked before the store is: meanwhile another process may append an entry and note it.
         seen = self._seen.newest(*place) if self._seen else (0, "")
-        last = self._last(model, seen[0])
-        head = self._entry(model, last) if last else None
+        last = self._last_sequence(model, seen[0])
+        head = self._read_entry(model, last) if last else None
         if self._seen is not None:
             newest = (head.entry.sequence, str(head.digest)) if head else (0, "")
             self._seen.note(*place, newest, since=seen)
@@ -160,23 +164,23 @@ class Releases:
             return
         following = head.entry
         yield following
-        left, several = following.sequence - 1, _READERS
+        remaining, batch = following.sequence - 1, _READERS
         with ThreadPoolExecutor(_READERS) as pool:
-            while left > 0:
-                numbers = range(left, max(0, left - several), -1)
-                for one in pool.map(lambda number: self._entry(model, number), numbers):
-                    if following.previous != one.digest:
-                        raise _broken(model, following.sequence)
-                    following = one.entry
+            while remaining > 0:
+                numbers = range(remaining, max(0, remaining - batch), -1)
+                for preceding in pool.map(lambda number: self._read_entry(model, number), numbers):
+                    if following.previous != preceding.digest:
+                        raise _broken_ledger(model, following.sequence)
+                    following = preceding.entry
                     yield following
-                left -= len(numbers)
-                several = min(2 * several, _MOST_AT_ONCE)
+                remaining -= len(numbers)
+                batch = min(2 * batch, _MOST_AT_ONCE)
         if following.previous:
-            raise _broken(model, following.sequence)
+            raise _broken_ledger(model, following.sequence)
 
     def entry(self, model: str, sequence: int) -> LedgerEntry:
         """Return one entry of a model's ledger."""
-        return self._entry(model, sequence).entry
+        return self._read_entry(model, sequence).entry
 
     def find(self, model: str, reference: str | int | None) -> Pointer:
         """Return what an alias or a version's number stands for; the newest one kept for None.
@@ -189,7 +193,7 @@ class Releases:
         if isinstance(reference, str) and reference in head.aliases:
             return head.aliases[reference]
         if isinstance(reference, str):
-            reference = self._version_of(model, reference)
+            reference = self._find_version(model, reference)
         kept = head.kept
         version = reference or max(kept, default=head.newest)
         if version > head.newest:
@@ -212,29 +216,29 @@ class Releases:
         if reference is not None:
             return self.find(model, reference), ""
         aliases = self.require_head(model).entry.aliases
-        others = [f"{alias} {held.version}" for alias, held in sorted(aliases.items())
+        others = [f"{alias} {pointer.version}" for alias, pointer in sorted(aliases.items())
                   if alias != PRODUCTION]  # fmt: skip
         also = f" (other aliases: {', '.join(others)})" if others else ""
         if PRODUCTION in aliases:
-            held = aliases[PRODUCTION]
-            why = f"version {held.version}, which is in {PRODUCTION}"
-            return held, f"{model} without a version or alias: {why}{also}"
+            pointer = aliases[PRODUCTION]
+            why = f"version {pointer.version}, which is in {PRODUCTION}"
+            return pointer, f"{model} without a version or alias: {why}{also}"
         newest = self.find(model, None)
         why = f"version {newest.version}, the newest, as nothing is in {PRODUCTION}"
         return newest, f"{model} without a version or alias: {why}{also}"
 
-    def _version_of(self, model: str, record: str) -> int:
+    def _find_version(self, model: str, record: str) -> int:
         """Return the version whose record's digest begins with `record`."""
         if not _RECORD.fullmatch(record):
             raise self.unknown(model, record)
-        found = {
+        versions = {
             entry.version
             for entry in self.backwards(model)
             if entry.action == "release" and entry.manifest.hex.startswith(record)
         }
-        if len(found) != 1:
+        if len(versions) != 1:
             raise self.unknown(model, record)
-        return found.pop()
+        return versions.pop()
 
     def released(self, model: str, version: int) -> LedgerEntry:
         """Return the ledger's entry that released a version."""
@@ -243,9 +247,9 @@ class Releases:
         entry = open_entry(data, self.trust, model) if data else None
         if entry and (entry.action, entry.version) == ("release", version):
             return entry
-        for found in self.backwards(model):
-            if (found.action, found.version) == ("release", version):
-                return found
+        for earlier in self.backwards(model):
+            if (earlier.action, earlier.version) == ("release", version):
+                return earlier
         raise self.unknown(model, version)
 
     def read(self, model: str, pointer: Pointer) -> SignedRelease:
@@ -284,7 +288,7 @@ class Releases:
             yield from (part.digest for part in parts)
 
     def is_whole(self, model: str, pointer: Pointer) -> bool:
-        """Tell whether every object of a version is in the store, its kept delivery among them.
+        """Return whether every object of a version is in the store, its kept delivery among them.
 
         One whose delivery is lost is not: who brings that delivery for a release uploads it then,
         and the version is whole again, where it would stay one that can't be rebuilt if it counted.
@@ -329,18 +333,18 @@ class Releases:
 
     def unknown(self, model: str, reference: str | int | None) -> RegistryFailed:
         """Return the refusal for what was never released, with what there is."""
-        known = self.models()
-        head = self.head(model) if model in known else None
+        models = self.models()
+        head = self.head(model) if model in models else None
         remedy = "See 'handoff list'; 'handoff promote' sets an alias"
         if head is None:
-            there = ", ".join(known[:20]) or "nothing"
-            got = f"{there} registered in {self.store.location}"
+            available = ", ".join(models[:20]) or "nothing"
+            got = f"{available} registered in {self.store.location}"
             release = "Release it first: 'handoff release DELIVERY'"
-            is_there = "://" in self.store.location or Path(self.store.location).exists()
-            if not is_there:
+            store_exists = "://" in self.store.location or Path(self.store.location).exists()
+            if not store_exists:
                 got += ", which isn't there"
                 release = f"Check HANDOFF_STORE, or release it: {release.partition(': ')[2]}"
-            remedy = did_you_mean(model, known, f"{release}. 'handoff list' shows what there is")
+            remedy = did_you_mean(model, models, f"{release}. 'handoff list' shows what there is")
         else:
             aliases = sorted(head.entry.aliases)
             versions = ", ".join(map(str, head.entry.kept[-20:]))
@@ -351,17 +355,17 @@ class Releases:
                     "run in MLflow, say why"
                 )
             remedy = did_you_mean(str(reference), aliases, remedy)
-        wanted = model if reference is None else f"{model}@{reference}"
+        name = model if reference is None else f"{model}@{reference}"
         return RegistryFailed(
-            f"{wanted} is not registered", expected="a released model, and an alias or version of "
+            f"{name} is not registered", expected="a released model, and an alias or version of "
             "it", got=got, remedy=remedy,
         )  # fmt: skip
 
     def last(self, model: str, since: int) -> int:
         """Return the number of the newest entry from `since` on, unverified; 0 for none."""
-        return max(self._sequences(model, since), default=0)
+        return max(self._list_sequences(model, since), default=0)
 
-    def _last(self, model: str, seen: int) -> int:
+    def _last_sequence(self, model: str, seen: int) -> int:
         """Return the number of the newest entry, 0 where there is none.
 
         A ledger of years costs no more than a short one: what was seen before isn't listed again,
@@ -370,9 +374,9 @@ class Releases:
         last = self.last(model, seen)
         if last or not seen:
             return last
-        return max(self._sequences(model, 0), default=0)
+        return max(self._list_sequences(model, 0), default=0)
 
-    def _sequences(self, model: str, since: int) -> Iterable[int]:
+    def _list_sequences(self, model: str, since: int) -> Iterable[int]:
         """Give the numbers of the entries from `since` on."""
         after = ledger_key(model, since - 1) if since else ""
         for stored in self.store.keys(f"{MODELS}{model}/ledger/", after):
@@ -380,7 +384,7 @@ class Releases:
             if number.isdigit():
                 yield int(number)
 
-    def _entry(self, model: str, sequence: int) -> Head:
+    def _read_entry(self, model: str, sequence: int) -> Head:
         data = self.envelope(model, sequence)
         return Head(open_entry(data, self.trust, model, sequence), digest_bytes(data))
 
@@ -406,12 +410,12 @@ def open_releases(
     from handoff.artifacts.release.signing import read_trust
     from handoff.artifacts.stores.store import open_store
 
-    remembered = SeenLedgers(seen) if seen else None
+    seen_ledgers = SeenLedgers(seen) if seen else None
     store = open_store(location, patience_s=patience_s)
-    return Releases(store, read_trust(trusted, may_lack=True), remembered)
+    return Releases(store, read_trust(trusted, may_lack=True), seen_ledgers)
 
 
-def _broken(model: str, sequence: int) -> PackageRefused:
+def _broken_ledger(model: str, sequence: int) -> PackageRefused:
     return PackageRefused(
         f"{model}'s ledger is broken at entry {sequence}",
         expected="the digest of the entry before it", got="another",

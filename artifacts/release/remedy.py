@@ -16,7 +16,7 @@ def next_step(manifest: Manifest) -> str:
         return ""
     # Where one is wrong, another's crash is not what to look at first.
     target = min(refused, key=lambda one: one.crashed)
-    return _CRASHED if target.crashed else _step(manifest, target)
+    return _CRASHED if target.crashed else _target_step(manifest, target)
 
 
 _CRASHED = (
@@ -38,13 +38,13 @@ def _metric_step(metric: MeasuredMetric) -> str:
 
 def _mechanical_step(manifest: Manifest, target: TargetRecord) -> str:
     """Return what helps where the numbers are right in Python, and not what follows."""
-    found, agreed = target.mechanics, manifest.recipe.tolerance
+    mechanics, agreed = target.mechanics, manifest.recipe.tolerance
     narrow = [
         dtype
         for dtype, usual in DEFAULT_TOLERANCES.items()
         if dtype in agreed and agreed[dtype].rtol < usual.rtol
     ]
-    if narrow and found and any(replay.beyond_tolerance for replay in found.replays):
+    if narrow and mechanics and any(replay.beyond_tolerance for replay in mechanics.replays):
         return (
             "A package may round otherwise from call to call, by how its inputs lie in memory and "
             f"by its threads, for which the recipe leaves less room than is usual: leave "
@@ -59,7 +59,7 @@ _UNKNOWN = (
 )
 
 
-def _step(manifest: Manifest, target: TargetRecord) -> str:
+def _target_step(manifest: Manifest, target: TargetRecord) -> str:
     metric = target.metric
     if metric is not None and metric.decides and metric.standing != "kept":
         return _metric_step(metric)

@@ -83,12 +83,12 @@ def public_key_of(pem: bytes, name: str) -> SSlibKey:
     try:
         key: Any = load_pem_public_key(pem)
         der: bytes = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        found = SSlibKey.from_crypto(key, sha256(der).hexdigest())
+        public_key = SSlibKey.from_crypto(key, sha256(der).hexdigest())
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise _no_key(name, "something else") from error
-    if found.scheme != "ecdsa-sha2-nistp256":
-        raise _no_key(name, str(found.scheme))
-    return found
+        raise _no_public_key(name, "something else") from error
+    if public_key.scheme != "ecdsa-sha2-nistp256":
+        raise _no_public_key(name, str(public_key.scheme))
+    return public_key
 
 
 def open_signer(uri: str, public: Path | None = None) -> Signer:
@@ -113,7 +113,7 @@ def open_signer(uri: str, public: Path | None = None) -> Signer:
             return AnySigner.from_priv_key_uri(uri, public_key)
         # Each KMS has a library with errors of its own.
         except Exception as error:
-            raise _unusable(error) from error
+            raise _unusable_key(error) from error
     secret = _read_private_key(Path(uri.removeprefix("file:")))
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -122,7 +122,7 @@ def open_signer(uri: str, public: Path | None = None) -> Signer:
     return CryptoSigner(key, public_key)
 
 
-def _unusable(error: Exception) -> EnvironmentLacking:
+def _unusable_key(error: Exception) -> EnvironmentLacking:
     return EnvironmentLacking(
         "the signing key can't be used", expected="a key of that service, and its login",
         got=one_line(f"{type(error).__name__}: {error}")[:300],
@@ -140,7 +140,7 @@ def sign_statement(statement: Mapping[str, Any], signer: Signer) -> bytes:
     try:
         envelope.sign(signer)
     except Exception as error:
-        raise _unusable(error) from error
+        raise _unusable_key(error) from error
     return json.dumps(envelope.to_dict(), sort_keys=True).encode() + b"\n"
 
 
@@ -153,29 +153,29 @@ def open_envelope(data: bytes, trust: Trust, what: str) -> dict[str, Any]:
     from securesystemslib.exceptions import VerificationError
 
     if not trust.keys:
-        raise _refuse(
+        raise _refusal(
             what, "a public key to verify it with", "none that is trusted here",
             "Get the public key from whoever releases ('handoff keys show' prints it there), and "
             "trust it with 'handoff keys trust FILE'",
         )  # fmt: skip
     if len(data) > ENVELOPE_LIMIT_BYTES:
-        raise _refuse(what, f"at most {ENVELOPE_LIMIT_BYTES} bytes", str(len(data)), _PULL_AGAIN)
+        raise _refusal(what, f"at most {ENVELOPE_LIMIT_BYTES} bytes", str(len(data)), _PULL_AGAIN)
     try:
         envelope = _read_envelope(parse_json(data))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _refuse(what, "a DSSE envelope", "something else", _PULL_AGAIN) from error
+        raise _refusal(what, "a DSSE envelope", "something else", _PULL_AGAIN) from error
     if envelope.payload_type != PAYLOAD_TYPE:
-        raise _refuse(what, PAYLOAD_TYPE, repr(envelope.payload_type[:60]), _PULL_AGAIN)
+        raise _refusal(what, PAYLOAD_TYPE, repr(envelope.payload_type[:60]), _PULL_AGAIN)
     try:
         envelope.verify(list(trust.keys), 1)
     except VerificationError as error:
-        raise _unverified(what, trust, list(envelope.signatures)) from error
+        raise _verification_failure(what, trust, list(envelope.signatures)) from error
     try:
         statement = parse_json(envelope.payload)
     except ValueError as error:
-        raise _refuse(what, "an in-toto statement", str(error)[:200], _PULL_AGAIN) from error
+        raise _refusal(what, "an in-toto statement", str(error)[:200], _PULL_AGAIN) from error
     if not isinstance(statement, dict) or statement.get("_type") != STATEMENT_TYPE:
-        raise _refuse(what, "an in-toto statement", "something else", _PULL_AGAIN)
+        raise _refusal(what, "an in-toto statement", "something else", _PULL_AGAIN)
     return statement
 
 
@@ -183,8 +183,8 @@ def _read_envelope(plain: Any) -> Envelope:  # noqa: ANN401 - JSON has no narrow
     from securesystemslib.dsse import Envelope
 
     # The library takes the names of keys and types as they come, and compares them later.
-    named = [plain["payloadType"], *(signature["keyid"] for signature in plain["signatures"])]
-    if not all(isinstance(name, str) for name in named):
+    names = [plain["payloadType"], *(signature["keyid"] for signature in plain["signatures"])]
+    if not all(isinstance(name, str) for name in names):
         raise TypeError("expected names")
     return Envelope.from_dict(plain)
 
@@ -192,20 +192,22 @@ def _read_envelope(plain: Any) -> Envelope:  # noqa: ANN401 - JSON has no narrow
 _PULL_AGAIN = "Don't use it: somebody has changed it, or it was never whole. Pull it again"
 
 
-def _unverified(what: str, trust: Trust, signers: Sequence[str]) -> PackageRefused:
+def _verification_failure(what: str, trust: Trust, signers: Sequence[str]) -> PackageRefused:
     known = ", ".join(trust.ids)
     if not signers:
-        return _refuse(what, f"a signature by a trusted key ({known})", "no signature", _PULL_AGAIN)
+        return _refusal(
+            what, f"a signature by a trusted key ({known})", "no signature", _PULL_AGAIN
+        )
     if not {key.keyid for key in trust.keys} & set(signers):
-        return _refuse(
+        return _refusal(
             what, f"a signature by a trusted key ({known})",
             f"one by {', '.join(repr(signer[:12]) for signer in signers[:3])}",
             "Don't use it, unless you know that key: 'handoff keys trust FILE' trusts it",
         )  # fmt: skip
-    return _refuse(what, "a signature that matches", "one of other bytes", _PULL_AGAIN)
+    return _refusal(what, "a signature that matches", "one of other bytes", _PULL_AGAIN)
 
 
-def _refuse(what: str, expected: str, got: str, remedy: str) -> PackageRefused:
+def _refusal(what: str, expected: str, got: str, remedy: str) -> PackageRefused:
     return PackageRefused(
         f"{what} is not verified", expected=expected, got=got, remedy=remedy
     )  # fmt: skip
@@ -215,7 +217,7 @@ def _read_public_key(file: Path) -> SSlibKey:
     try:
         pem = file.read_bytes()
     except OSError as error:
-        raise _no_key(str(file), error.strerror or str(error)) from error
+        raise _no_public_key(str(file), error.strerror or str(error)) from error
     return public_key_of(pem, str(file))
 
 
@@ -249,7 +251,7 @@ def public_pem(secret: bytes) -> bytes:
     try:
         key = load_pem_private_key(secret, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        # What the file holds is never told: it may be the key after all.
+        # What the file holds is never shown: it may be the key after all.
         raise KeyUnusable(
             "the signing key's file holds no key to sign with",
             expected="an EC key on P-256 in PEM, without a password", got="something else",
@@ -258,7 +260,7 @@ def public_pem(secret: bytes) -> bytes:
     return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
-def _no_key(name: str, got: str) -> KeyUnusable:
+def _no_public_key(name: str, got: str) -> KeyUnusable:
     return KeyUnusable(
         f"{name} holds no public key to verify with", expected="an EC key on P-256 in PEM", got=got,
         remedy="Get the file from whoever releases: 'handoff keys show' prints the key there",
@@ -276,7 +278,7 @@ def make_key(private: Path, public: Path) -> None:
         public.parent.mkdir(parents=True, exist_ok=True)
         with held(private.parent) as folder:
             if not private.exists():
-                secret = _new_secret()
+                secret = _generate_private_key()
                 # The public key first: whoever is killed in between has made no key, and the next
                 # one makes both.
                 write_whole(public, public_pem(secret), mode=0o644, is_synced=True)
@@ -292,7 +294,7 @@ def make_key(private: Path, public: Path) -> None:
         ) from error
 
 
-def _new_secret() -> bytes:
+def _generate_private_key() -> bytes:
     from cryptography.hazmat.primitives import serialization as forms
     from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 

@@ -76,7 +76,7 @@ def release_statement(
     metadata = {"invocationId": run, "finishedOn": manifest.created}
     return {
         "_type": STATEMENT_TYPE,
-        "subject": [_described(name, digest) for name, digest in files.items()],
+        "subject": [_resource_descriptor(name, digest) for name, digest in files.items()],
         "predicateType": PREDICATE_TYPE,
         "predicate": {
             "buildDefinition": {
@@ -91,15 +91,16 @@ def release_statement(
                     "fingerprint": str(manifest.fingerprint),
                 },
                 "resolvedDependencies": [
-                    _described("delivery", manifest.delivery),
-                    *_sources(manifest.lineage),
+                    _resource_descriptor("delivery", manifest.delivery),
+                    *_source_descriptors(manifest.lineage),
                 ],
             },
             "runDetails": {
                 "builder": {"id": BUILDER, "version": {"handoff": pipeline}},
                 "metadata": {key: value for key, value in metadata.items() if value},
                 "byproducts": [
-                    _described(name, digest) for name, digest in {**lists, **evidence}.items()
+                    _resource_descriptor(name, digest)
+                    for name, digest in {**lists, **evidence}.items()
                 ],
             },
         },
@@ -124,11 +125,11 @@ def open_release(data: bytes, trust: Trust, what: str) -> Claim:
 
 def match_manifest(claim: Claim, data: bytes, what: str) -> None:
     """Raise `PackageRefused` unless `data` is the manifest that the claim vouches for."""
-    found = digest_bytes(data)
-    if found != claim.manifest:
+    digest = digest_bytes(data)
+    if digest != claim.manifest:
         raise PackageRefused(
             f"{what} is not the one that was signed", expected=claim.manifest.short,
-            got=found.short, remedy="Don't use it: pull the release again into a new folder",
+            got=digest.short, remedy="Don't use it: pull the release again into a new folder",
         )  # fmt: skip
 
 
@@ -138,10 +139,10 @@ def require_same_files(claim: Claim, manifest: Manifest) -> None:
     Both are signed, so that a difference is a fault of the signing side: nothing is guessed.
     """
     expected = {file.path: file.digest for file in release_files(manifest)}
-    found = {path: digest for path, digest in claim.files.items() if path != MANIFEST_FILE}
-    if claim.model == manifest.model and expected == found:
+    actual = {path: digest for path, digest in claim.files.items() if path != MANIFEST_FILE}
+    if claim.model == manifest.model and expected == actual:
         return
-    other = sorted(p for p in {*expected, *found} if expected.get(p) != found.get(p))
+    other = sorted(p for p in {*expected, *actual} if expected.get(p) != actual.get(p))
     raise PackageRefused(
         f"the signature of {claim.model} version {claim.version} is about other files",
         expected=f"the files of {manifest.model}'s manifest", got=", ".join(other[:3]) or "a name",
@@ -149,11 +150,11 @@ def require_same_files(claim: Claim, manifest: Manifest) -> None:
     )  # fmt: skip
 
 
-def _described(name: str, digest: Digest) -> dict[str, Any]:
+def _resource_descriptor(name: str, digest: Digest) -> dict[str, Any]:
     return {"name": name, "digest": {"sha256": digest.hex}}
 
 
-def _sources(lineage: Lineage) -> list[dict[str, Any]]:
+def _source_descriptors(lineage: Lineage) -> list[dict[str, Any]]:
     """Return the training code as in-toto describes a resource; none where nothing was said."""
     if not (lineage.repository and lineage.commit):
         return []
@@ -173,8 +174,8 @@ def _read_claim(statement: Mapping[str, Any]) -> Claim:
     if definition["buildType"] != BUILD_TYPE:
         raise ValueError(f"expected {BUILD_TYPE}, got {definition['buildType']!r}")
     parameters = definition["externalParameters"]
-    files = _digests(statement["subject"])
-    evidence = _digests(statement["predicate"]["runDetails"]["byproducts"])
+    files = _parse_digests(statement["subject"])
+    evidence = _parse_digests(statement["predicate"]["runDetails"]["byproducts"])
     return from_plain(
         Claim,
         {
@@ -189,8 +190,10 @@ def _read_claim(statement: Mapping[str, Any]) -> Claim:
     )
 
 
-def _digests(described: list[Mapping[str, Any]]) -> dict[str, str]:
-    found = {one["name"]: f"sha256:{one['digest']['sha256']}" for one in described}
-    if len(found) != len(described):
+def _parse_digests(descriptors: list[Mapping[str, Any]]) -> dict[str, str]:
+    digests = {
+        descriptor["name"]: f"sha256:{descriptor['digest']['sha256']}" for descriptor in descriptors
+    }
+    if len(digests) != len(descriptors):
         raise RecordInvalid("expected each name once")
-    return found
+    return digests

@@ -40,16 +40,16 @@ def operators_in(data: bytes) -> tuple[str, ...]:
 
     Raises `ValueError` for what isn't such a JSON.
     """
-    nodes = _entry(parse_json(data), "nodes")
+    nodes = _require_key(parse_json(data), "nodes")
     if not isinstance(nodes, list):
         raise ValueError("expected a list of nodes")  # noqa: TRY004 - as for any record
-    found = [_entry(_entry(node, "node"), "target") for node in nodes]
-    if not all(isinstance(target, str) for target in found):
+    targets = [_require_key(_require_key(node, "node"), "target") for node in nodes]
+    if not all(isinstance(target, str) for target in targets):
         raise ValueError("expected an operator's name in each node")
-    return tuple(dict.fromkeys(str(target) for target in found))
+    return tuple(dict.fromkeys(str(target) for target in targets))
 
 
-def _entry(value: object, name: str) -> object:
+def _require_key(value: object, name: str) -> object:
     if not isinstance(value, dict) or name not in value:
         raise ValueError(f"expected an object with {name!r}")
     return value[name]
@@ -60,17 +60,17 @@ def require_known_operators(data: bytes, what: str) -> None:
     try:
         operators = operators_in(data)
     except ValueError as error:
-        raise _refuse_call(what, "a list of operators in JSON", str(error)[:200]) from error
+        raise _call_refusal(what, "a list of operators in JSON", str(error)[:200]) from error
     for operator in operators:
         parts = _OPERATOR.fullmatch(operator)
         known = parts is not None and parts[1] in _NAMESPACES
         if parts is None or not known or f"{parts[1]}::{parts[2]}" in _REACHING_OUT:
-            raise _refuse_call(
+            raise _call_refusal(
                 what, "operators of libtorch alone, none that opens files", repr(operator[:80])
             )
 
 
-def _refuse_call(what: str, expected: str, got: str) -> PackageRefused:
+def _call_refusal(what: str, expected: str, got: str) -> PackageRefused:
     return PackageRefused(
         f"{what} calls what a package may not", expected=expected, got=got,
         remedy="Don't load it, and tell who releases: it was signed like this",
@@ -81,7 +81,7 @@ def read_descriptor(descriptor: int, what: str) -> bytes:
     """Return a whole file's bytes; raise `PackageRefused`, naming `what`, beyond 16 MiB."""
     data = os.pread(descriptor, EXTERN_KERNELS_LIMIT_BYTES + 1, 0)
     if len(data) > EXTERN_KERNELS_LIMIT_BYTES:
-        raise _refuse_call(what, f"at most {EXTERN_KERNELS_LIMIT_BYTES} bytes", "more")
+        raise _call_refusal(what, f"at most {EXTERN_KERNELS_LIMIT_BYTES} bytes", "more")
     return data
 
 
@@ -112,15 +112,15 @@ def require_plain_members(descriptor: int, what: str) -> None:
             zipfile.ZipFile(stream) as archive,
         ):
             names = [member.orig_filename for member in archive.infolist()]
-            stray = archive.comment != b""
+            has_comment = archive.comment != b""
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
-        raise _refuse(what, "a ZIP archive", str(error)[:200]) from error
+        raise _refusal(what, "a ZIP archive", str(error)[:200]) from error
     roots = {name.partition("/")[0] for name in names}
     for name in names:
         if not _is_plain(name):
-            raise _refuse(what, "members with plain names below one folder", repr(name[:80]))
-    if len(roots) != 1 or len(set(names)) != len(names) or stray:
-        raise _refuse(what, "members below one folder, each once, and nothing else", "others")
+            raise _refusal(what, "members with plain names below one folder", repr(name[:80]))
+    if len(roots) != 1 or len(set(names)) != len(names) or has_comment:
+        raise _refusal(what, "members below one folder, each once, and nothing else", "others")
 
 
 def require_known_members(descriptor: int, what: str) -> None:
@@ -142,13 +142,13 @@ def _read(archive: zipfile.ZipFile, name: str, what: str) -> bytes:
     """Return the bytes of a member that is stored as it is, as torch and we write it."""
     member = archive.getinfo(name)
     if member.compress_type != zipfile.ZIP_STORED:
-        raise _refuse(what, "operators' names that are stored as they are", "others")
+        raise _refusal(what, "operators' names that are stored as they are", "others")
     if member.file_size > EXTERN_KERNELS_LIMIT_BYTES:
-        raise _refuse(what, "operators' names of 16 MiB at most", "more")
+        raise _refusal(what, "operators' names of 16 MiB at most", "more")
     try:
         return archive.read(member)
     except (zipfile.BadZipFile, EOFError, OSError) as error:
-        raise _refuse(what, "a ZIP archive", str(error)[:200]) from error
+        raise _refusal(what, "a ZIP archive", str(error)[:200]) from error
 
 
 def _is_plain(name: str) -> bool:
@@ -157,7 +157,7 @@ def _is_plain(name: str) -> bool:
     return len(parts) > 1 and plain and name.isprintable() and "\\" not in name
 
 
-def _refuse(what: str, expected: str, got: str) -> PackageRefused:
+def _refusal(what: str, expected: str, got: str) -> PackageRefused:
     return PackageRefused(
         f"{what} is not a package that may be unpacked", expected=expected, got=got,
         remedy="Don't load it, and tell who releases: it was signed like this",

@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from handoff.artifacts.delivery.signature import ModelSignature, TensorSpec
-from handoff.artifacts.errors import InputsRefused, some_of, tensors_meant
+from handoff.artifacts.errors import InputsRefused, format_names, tensors_meant
 
 if TYPE_CHECKING:
     import torch
 
 _REMEDY = "Give the model what its signature declares (manifest.json)"
-_WHOLE = {"int64", "int32", "int16", "int8", "uint8"}
+_INTEGERS = {"int64", "int32", "int16", "int8", "uint8"}
 
 
-class _Rule(NamedTuple):
+class _InputRule(NamedTuple):
     """What one input has to be; `dynamic` names each dynamic axis' dimension and range."""
 
     dtype: torch.dtype
@@ -45,11 +45,12 @@ class InputChecks:
         self._strided = torch.strided
         self._aminmax = torch.aminmax
         self._rules = tuple(
-            _rule(getattr(torch, spec.dtype), spec, signature, values) for spec in signature.inputs
+            _make_rule(getattr(torch, spec.dtype), spec, signature, values)
+            for spec in signature.inputs
         )
 
     def fit(self, inputs: Sequence[torch.Tensor]) -> bool:
-        """Tell whether the inputs are what the signature declares: of its shapes and dtypes.
+        """Return whether the inputs are what the signature declares: of its shapes and dtypes.
 
         They also have to be contiguous, on the device, and with `values` in their ranges.
         """
@@ -89,7 +90,7 @@ class InputChecks:
                     return False
         return True
 
-    def in_order(
+    def order_inputs(
         self, inputs: Sequence[torch.Tensor], named: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, ...]:
         """Return all inputs in the signature's order; they may be of any shapes and dtypes.
@@ -99,64 +100,65 @@ class InputChecks:
         """
         names = [spec.name for spec in self.signature.inputs]
         if len(inputs) > len(names):
-            raise self._other_number(len(inputs) + len(named))
-        wrong = [name for name in named if name not in names]
-        if wrong:
+            raise self._wrong_count(len(inputs) + len(named))
+        unknown = [name for name in named if name not in names]
+        if unknown:
             raise InputsRefused(
-                f"the model has no input {wrong[0][:60]}", expected=some_of(names),
-                got=some_of([f"{len(inputs)} without a name"] * bool(inputs) + list(named)),
-                remedy=tensors_meant(wrong[0], names, "Name the inputs as model.signature does"),
+                f"the model has no input {unknown[0][:60]}", expected=format_names(names),
+                got=format_names([f"{len(inputs)} without a name"] * bool(inputs) + list(named)),
+                remedy=tensors_meant(unknown[0], names, "Name the inputs as model.signature does"),
             )  # fmt: skip
         if twice := [name for name in names[: len(inputs)] if name in named]:
             raise InputsRefused(
                 f"the input {twice[0]} is given twice", expected="each input once",
-                got=f"{len(inputs)} without a name, which are {some_of(names[: len(inputs)])}, and "
-                f"{some_of(list(named))} by name",
+                got=f"{len(inputs)} without a name, which are "
+                f"{format_names(names[: len(inputs)])}, and {format_names(list(named))} by name",
                 remedy="Leave one of the two out",
             )  # fmt: skip
-        if lacking := [name for name in names[len(inputs) :] if name not in named]:
+        if missing := [name for name in names[len(inputs) :] if name not in named]:
             raise InputsRefused(
-                f"the call lacks {some_of(lacking)}", expected=some_of(names),
-                got=some_of([*names[: len(inputs)], *named]), remedy=f"Give {some_of(lacking)} too",
+                f"the call lacks {format_names(missing)}", expected=format_names(names),
+                got=format_names([*names[: len(inputs)], *named]),
+                remedy=f"Give {format_names(missing)} too",
             )  # fmt: skip
         return (*inputs, *(named[name] for name in names[len(inputs) :]))
 
-    def _other_number(self, count: int) -> InputsRefused:
+    def _wrong_count(self, count: int) -> InputsRefused:
         names = [spec.name for spec in self.signature.inputs]
         return InputsRefused(
-            "the call has another number of inputs", expected=f"{len(names)}: {some_of(names)}",
-            got=str(count),
+            "the call has another number of inputs",
+            expected=f"{len(names)}: {format_names(names)}", got=str(count),
             remedy="Give each of them, in this order or by name; the tensors of a dictionary, a "
             "tuple or a dataclass one by one",
         )  # fmt: skip
 
-    def laid_out(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    def make_contiguous(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Return the inputs as the package takes them: those in another layout are copied.
 
         They become contiguous; shapes and dtypes, which may be any, stay.
         """
         return tuple(
-            given.contiguous()
-            if isinstance(given, self._tensor) and given.layout is self._strided else given
-            for given in inputs
+            value.contiguous()
+            if isinstance(value, self._tensor) and value.layout is self._strided else value
+            for value in inputs
         )  # fmt: skip
 
     def refusal(self, inputs: Sequence[object]) -> InputsRefused:
         """Return the error for inputs that don't fit, which names the first one that is wrong."""
         if len(inputs) != len(self._rules):
-            return self._other_number(len(inputs))
+            return self._wrong_count(len(inputs))
         shapes: dict[str, tuple[int, ...]] = {}
-        for spec, given in zip(self.signature.inputs, inputs, strict=True):
-            if problem := self._kind_problem(spec, given):
-                return _refused(spec.name, *problem)
-            assert isinstance(given, self._tensor)
-            shapes[spec.name] = tuple(given.shape)
+        for spec, value in zip(self.signature.inputs, inputs, strict=True):
+            if problem := self._kind_problem(spec, value):
+                return _input_refusal(spec.name, *problem)
+            assert isinstance(value, self._tensor)
+            shapes[spec.name] = tuple(value.shape)
         try:
             self.signature.measure(shapes)
         except ValueError as error:
             expected, _, got = str(error).partition(", got ")
-            name, _, wanted = expected.partition(": expected ")
-            return _refused(name, wanted, got, self._remedy_of_shape(shapes))
+            name, _, limits = expected.partition(": expected ")
+            return _input_refusal(name, limits, got, self._remedy_of_shape(shapes))
         return self._values_problem(inputs)
 
     def _remedy_of_shape(self, shapes: Mapping[str, tuple[int, ...]]) -> str:
@@ -167,45 +169,49 @@ class InputChecks:
                 return f"Give {spec.name}[None]: its first axis is {spec.shape[0]}"
         return _REMEDY
 
-    def _kind_problem(self, spec: TensorSpec, given: object) -> tuple[str, str, str] | None:
+    def _kind_problem(self, spec: TensorSpec, value: object) -> tuple[str, str, str] | None:
         """Return what is expected of a tensor of its kind, what was given, and what to do."""
         name = spec.name
-        if not isinstance(given, self._tensor):
-            kind = type(given).__name__
-            made = "from_numpy" if kind == "ndarray" else "as_tensor"
-            return "a torch.Tensor", kind, f"Give torch.{made}({name})"
-        found = str(given.dtype).removeprefix("torch.")
-        if found != spec.dtype:
-            return spec.dtype, found, f"Give {name}.to(torch.{spec.dtype})"
-        if given.device.type != self.device:
+        if not isinstance(value, self._tensor):
+            kind = type(value).__name__
+            function = "from_numpy" if kind == "ndarray" else "as_tensor"
+            return "a torch.Tensor", kind, f"Give torch.{function}({name})"
+        dtype = str(value.dtype).removeprefix("torch.")
+        if dtype != spec.dtype:
+            return spec.dtype, dtype, f"Give {name}.to(torch.{spec.dtype})"
+        if value.device.type != self.device:
             remedy = f"Give {name}.to({self.device!r})"
-            return f"a tensor on {self.device}", f"one on {given.device}", remedy
-        if given.layout is not self._strided:
-            return "a dense tensor", str(given.layout), f"Give {name}.to_dense()"
+            return f"a tensor on {self.device}", f"one on {value.device}", remedy
+        if value.layout is not self._strided:
+            return "a dense tensor", str(value.layout), f"Give {name}.to_dense()"
         return None
 
     def _values_problem(self, inputs: Sequence[object]) -> InputsRefused:
-        for spec, rule, given in zip(self.signature.inputs, self._rules, inputs, strict=True):
-            assert isinstance(given, self._tensor)
-            if not given.is_contiguous():
-                return _refused(
+        for spec, rule, tensor in zip(self.signature.inputs, self._rules, inputs, strict=True):
+            assert isinstance(tensor, self._tensor)
+            if not tensor.is_contiguous():
+                return _input_refusal(
                     spec.name, "a contiguous tensor: the last axis side by side in memory",
-                    f"strides {tuple(given.stride())} for the shape {list(given.shape)}",
+                    f"strides {tuple(tensor.stride())} for the shape {list(tensor.shape)}",
                     f"Give {spec.name}.contiguous(), or load the model with layouts='copy', which "
                     "does that for each call",
                 )  # fmt: skip
-            if rule.values is not None and given.numel():
-                low, high = (int(bound.item()) for bound in self._aminmax(given))
+            if rule.values is not None and tensor.numel():
+                low, high = (int(bound.item()) for bound in self._aminmax(tensor))
                 if low < rule.values[0] or high > rule.values[1]:
-                    return _refused(spec.name, f"values from {spec.values}", f"{low} to {high}")
+                    return _input_refusal(
+                        spec.name, f"values from {spec.values}", f"{low} to {high}"
+                    )
         raise AssertionError("these inputs fit")
 
 
-def _rule(dtype: torch.dtype, spec: TensorSpec, signature: ModelSignature, values: bool) -> _Rule:
+def _make_rule(
+    dtype: torch.dtype, spec: TensorSpec, signature: ModelSignature, values: bool
+) -> _InputRule:
     bounds = None
-    if values and spec.dtype in _WHOLE and spec.low is not None and spec.high is not None:
+    if values and spec.dtype in _INTEGERS and spec.low is not None and spec.high is not None:
         bounds = (spec.low, spec.high)
-    return _Rule(
+    return _InputRule(
         dtype,
         len(spec.shape),
         tuple((axis, size) for axis, size in enumerate(spec.shape) if isinstance(size, int)),
@@ -218,6 +224,6 @@ def _rule(dtype: torch.dtype, spec: TensorSpec, signature: ModelSignature, value
     )
 
 
-def _refused(name: str, expected: str, got: str, remedy: str = _REMEDY) -> InputsRefused:
+def _input_refusal(name: str, expected: str, got: str, remedy: str = _REMEDY) -> InputsRefused:
     what = f"{name} is not what the model takes"
     return InputsRefused(what, expected=expected, got=got, remedy=remedy)

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 _WEIGHTS = b".lrodata"
 _ALIGNMENT = 64
-_opened: dict[Digest, _Code] = {}
+_libraries: dict[Digest, _OpenLibrary] = {}
 _lock = threading.Lock()
 
 
 @dataclass(frozen=True)
-class _Code:
+class _OpenLibrary:
     """A library that is open: the descriptor of its sealed copy, its size, where its weights are.
 
     The weights are the bytes from `start` to `end`.
@@ -50,7 +50,7 @@ class _Code:
 
 
 @dataclass(frozen=True)
-class _Slot:
+class _WeightSlot:
     """A weight: its name in the code, the tensor that a container has, its offset in the file."""
 
     name: str
@@ -58,7 +58,7 @@ class _Slot:
     offset: int
 
 
-def note_opened(digest: Digest, descriptor: int) -> None:
+def register_library(digest: Digest, descriptor: int) -> None:
     """Note that the sealed library at `descriptor`, which is never closed, was opened here."""
     size = os.fstat(descriptor).st_size
     with os.fdopen(os.dup(descriptor), "rb") as stream:
@@ -67,56 +67,50 @@ def note_opened(digest: Digest, descriptor: int) -> None:
         end = sum(section)
         start = end - section[1] // _ALIGNMENT * _ALIGNMENT
         with _lock:
-            _opened.setdefault(digest, _Code(descriptor, size, start, end))
+            _libraries.setdefault(digest, _OpenLibrary(descriptor, size, start, end))
 
 
 def open_known_code(sealed: int, runners: int) -> Any | None:  # noqa: ANN401 - torch has no type
     """Return a runner of code that is open, with the weights of the sealed library at `sealed`.
 
-    So many calls of it run at once. None where no such code is open, or its weights can't be told
-    apart. The descriptor isn't needed any more afterwards.
+    So many calls of it run at once. None where no such code is open, or its weights can't be
+    distinguished. The descriptor isn't needed any more afterwards.
     """
     size = os.fstat(sealed).st_size
     with _lock:
-        alike = [code for code in _opened.values() if code.size == size]
-    if not alike:
+        same_size = [library for library in _libraries.values() if library.size == size]
+    if not same_size:
         return None
     with mmap.mmap(sealed, size, prot=mmap.PROT_READ) as new:
-        for code in alike:
-            with mmap.mmap(code.descriptor, size, prot=mmap.PROT_READ) as old:
-                if _is_same_code(old, new, code):
-                    return _with_weights(code, old, new, runners)
+        for library in same_size:
+            with mmap.mmap(library.descriptor, size, prot=mmap.PROT_READ) as old:
+                start, end = library.start, library.end
+                if old[:start] == new[:start] and old[end:] == new[end:]:
+                    return _open_with_weights(library, old, new, runners)
     return None
 
 
-def _is_same_code(old: mmap.mmap, new: mmap.mmap, code: _Code) -> bool:
-    return old[: code.start] == new[: code.start] and old[code.end :] == new[code.end :]
-
-
-def _with_weights(code: _Code, old: mmap.mmap, new: mmap.mmap, runners: int) -> Any | None:  # noqa: ANN401
+def _open_with_weights(
+    library: _OpenLibrary, old: mmap.mmap, new: mmap.mmap, runners: int
+) -> Any | None:  # noqa: ANN401
+    import torch
     from torch._C import _aoti
 
-    runner = _aoti.AOTIModelContainerRunnerCpu(f"/proc/self/fd/{code.descriptor}", runners)
-    slots = _slots(runner, code, old)
+    runner = _aoti.AOTIModelContainerRunnerCpu(f"/proc/self/fd/{library.descriptor}", runners)
+    slots = _find_slots(runner, library, old)
     if slots is None:
         return None
     for slot in slots:
         # Into the container's own block, which nobody has called yet; one at a time, so that no
         # more memory is taken than the largest one has.
-        weight = _like(slot.tensor)
-        _bytes_of(weight)[:] = _piece(new, slot)
+        like = slot.tensor
+        weight = torch.empty_strided(like.size(), like.stride(), dtype=like.dtype)
+        _bytes_of(weight)[:] = _read_slot(new, slot)
         runner.update_constant_buffer({slot.name: weight}, False, False, False)
-    return runner if _slots(runner, code, new) is not None else None
+    return runner if _find_slots(runner, library, new) is not None else None
 
 
-def _like(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a new tensor of the same sizes, strides and dtype, whose elements are anything."""
-    import torch
-
-    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
-
-
-def _slots(runner: Any, code: _Code, file: mmap.mmap) -> list[_Slot] | None:  # noqa: ANN401
+def _find_slots(runner: Any, library: _OpenLibrary, file: mmap.mmap) -> list[_WeightSlot] | None:  # noqa: ANN401
     """Return where each weight lies, as the file that was loaded shows; None where it doesn't.
 
     A container has its weights in one block, each behind the one before it as in the file.
@@ -127,21 +121,21 @@ def _slots(runner: Any, code: _Code, file: mmap.mmap) -> list[_Slot] | None:  # 
         return None
     first = min(tensor.data_ptr() for tensor in tensors.values())
     slots = [
-        _Slot(name, tensors[origin], code.start + tensors[origin].data_ptr() - first)
+        _WeightSlot(name, tensors[origin], library.start + tensors[origin].data_ptr() - first)
         for name, origin in names.items()
     ]
-    whole = sum(-(-_size(slot.tensor) // _ALIGNMENT) * _ALIGNMENT for slot in slots)
-    if whole != code.end - code.start or any(
+    total = sum(-(-_span_bytes(slot.tensor) // _ALIGNMENT) * _ALIGNMENT for slot in slots)
+    if total != library.end - library.start or any(
         slot.tensor.storage_offset()
-        or slot.offset + _size(slot.tensor) > code.end
-        or not np.array_equal(_bytes_of(slot.tensor), _piece(file, slot))
+        or slot.offset + _span_bytes(slot.tensor) > library.end
+        or not np.array_equal(_bytes_of(slot.tensor), _read_slot(file, slot))
         for slot in slots
     ):
         return None
     return slots
 
 
-def _size(tensor: torch.Tensor) -> int:
+def _span_bytes(tensor: torch.Tensor) -> int:
     """Return how many bytes the tensor's elements span, gaps between them counted."""
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     if not tensor.numel():
@@ -151,9 +145,11 @@ def _size(tensor: torch.Tensor) -> int:
 
 def _bytes_of(tensor: torch.Tensor) -> Any:  # noqa: ANN401 - an array of bytes, which may be written
     """Return the bytes that a tensor of any dtype lies in, as long as it is kept."""
-    place = (ctypes.c_uint8 * _size(tensor)).from_address(tensor.data_ptr())
-    return np.ctypeslib.as_array(place)
+    buffer = (ctypes.c_uint8 * _span_bytes(tensor)).from_address(tensor.data_ptr())
+    return np.ctypeslib.as_array(buffer)
 
 
-def _piece(file: mmap.mmap, slot: _Slot) -> Any:  # noqa: ANN401 - an array of bytes
-    return np.frombuffer(file, dtype=np.uint8, count=_size(slot.tensor), offset=slot.offset).copy()
+def _read_slot(file: mmap.mmap, slot: _WeightSlot) -> Any:  # noqa: ANN401 - an array of bytes
+    return np.frombuffer(
+        file, dtype=np.uint8, count=_span_bytes(slot.tensor), offset=slot.offset
+    ).copy()

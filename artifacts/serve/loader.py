@@ -56,8 +56,8 @@ from handoff.artifacts.serve.archive import (
     side_by_side,
 )
 from handoff.artifacts.serve.checked_inputs import InputChecks
-from handoff.artifacts.serve.known_code import note_opened, open_known_code
-from handoff.artifacts.serve.sealing import check_file, keep, seal_file
+from handoff.artifacts.serve.known_code import open_known_code, register_library
+from handoff.artifacts.serve.sealing import check_file, keep_sealed, seal_file
 
 if TYPE_CHECKING:
     import torch
@@ -150,18 +150,18 @@ class LoadedModel:
         """
         checks = self._checks
         if named:
-            inputs = checks.in_order(inputs, named)
+            inputs = checks.order_inputs(inputs, named)
         if not checks.fit(inputs):
             if not self._copies:
                 raise checks.refusal(inputs)
-            inputs = checks.laid_out(inputs)
+            inputs = checks.make_contiguous(inputs)
             if not checks.fit(inputs):
                 raise checks.refusal(inputs)
         return tuple(self._run(list(inputs)))
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _LoadOptions:
     """What of a release is opened, and how."""
 
     target: str
@@ -201,10 +201,10 @@ def load(
     there.
     """
     _require_torch()
-    place = Path(folder).absolute()
-    manifest, claim = read_release(place, trust_in(keys), name=name, version=version)
-    wanted = _Wanted(target, file, runners, check_values, layouts, known_code)
-    return _open_release(place, manifest, claim.version, wanted)
+    path = Path(folder).absolute()
+    manifest, claim = read_release(path, trust_in(keys), name=name, version=version)
+    options = _LoadOptions(target, file, runners, check_values, layouts, known_code)
+    return _open_release(path, manifest, claim.version, options)
 
 
 def load_unreleased(folder: Path, target: str) -> LoadedModel:
@@ -213,8 +213,8 @@ def load_unreleased(folder: Path, target: str) -> LoadedModel:
     Raises `PackageRefused` as `load` does, but for the signature.
     """
     _require_torch()
-    wanted = _Wanted(target, file=None, runners=1, check_values=True)
-    return _open_release(folder.absolute(), read_manifest(folder), 0, wanted)
+    options = _LoadOptions(target, file=None, runners=1, check_values=True)
+    return _open_release(folder.absolute(), read_manifest(folder), 0, options)
 
 
 def trust_in(keys: Keys) -> Trust:
@@ -236,10 +236,12 @@ def _require_torch() -> None:
         ) from error
 
 
-def _open_release(place: Path, manifest: Manifest, version: int, wanted: _Wanted) -> LoadedModel:
+def _open_release(
+    folder: Path, manifest: Manifest, version: int, options: _LoadOptions
+) -> LoadedModel:
     import torch
 
-    record, fit = _choose(place, manifest, wanted.target, torch.__version__)
+    record, fit = _choose(folder, manifest, options.target, torch.__version__)
     if "amx_tile" in fit.cpu_flags and not ask_for_tiles():
         raise PackageRefused(
             f"the package for {record.slug} can't be opened in this process",
@@ -248,32 +250,32 @@ def _open_release(place: Path, manifest: Manifest, version: int, wanted: _Wanted
             "target='cpu-avx512', if it has that",
         )  # fmt: skip
     device = "cuda" if fit.gpu_capability else "cpu"
-    chosen = _file_of(record, wanted.file or ("model.pt2" if device == "cuda" else "model.so"))
+    chosen = _find_file(record, options.file or ("model.pt2" if device == "cuda" else "model.so"))
     if chosen.path.endswith(".pt2"):
-        run = _open_package(place, chosen, wanted.runners)
+        run = _open_package(folder, chosen, options.runners)
     else:
         if device == "cuda":
             for kernel in record.files:
-                check_file(place, kernel)
-        run = _open_library(place, record, chosen, device, wanted)
+                check_file(folder, kernel)
+        run = _open_library(folder, record, chosen, device, options)
     keep_freed_memory()
-    checks = InputChecks(manifest.signature, device=device, values=wanted.check_values)
-    copies = wanted.layouts == "copy"
+    checks = InputChecks(manifest.signature, device=device, values=options.check_values)
+    copies = options.layouts == "copy"
     return LoadedModel(run, checks, manifest, record.slug, version, copies=copies)
 
 
 def _choose(
-    folder: Path, manifest: Manifest, wanted: str, torch_version: str
+    folder: Path, manifest: Manifest, requested: str, torch_version: str
 ) -> tuple[TargetRecord, Fit]:
     """Return the target to open; the same one as `handoff pull` and the C++ runner choose."""
-    there = [t for t in manifest.targets if t.accepted and t.fit and (folder / t.slug).is_dir()]
-    named = [t for t in there if wanted in ("auto", t.slug)]
-    if not named:
-        slugs = ", ".join(target.slug for target in there) or "none"
-        if wanted != "auto":
+    present = [t for t in manifest.targets if t.accepted and t.fit and (folder / t.slug).is_dir()]
+    candidates = [t for t in present if requested in ("auto", t.slug)]
+    if not candidates:
+        slugs = ", ".join(target.slug for target in present) or "none"
+        if requested != "auto":
             raise UsageProblem(
-                f"{folder} holds no package for {wanted[:60]}", expected=f"auto, or of: {slugs}",
-                got=wanted[:60], remedy="Name one of these, or pull the release for that target",
+                f"{folder} holds no package for {requested[:60]}", expected=f"auto, or of: {slugs}",
+                got=requested[:60], remedy="Name one of these, or pull the release for that target",
             )  # fmt: skip
         raise PackageRefused(
             f"{folder} holds no package", expected="a folder for at least one accepted target",
@@ -281,7 +283,7 @@ def _choose(
         )  # fmt: skip
     misfits = []
     fitting: list[tuple[TargetRecord, Fit]] = []
-    for target in named:
+    for target in candidates:
         assert target.fit is not None
         if misfit := target.fit.misfit(torch_version):
             misfits.append(f"{target.slug}: {misfit}")
@@ -296,7 +298,7 @@ def _choose(
     return fitting[best_of([fit for _, fit in fitting])]
 
 
-def _file_of(record: TargetRecord, name: FileName) -> PackageFile:
+def _find_file(record: TargetRecord, name: FileName) -> PackageFile:
     for file in record.files:
         if file.path == f"{record.slug}/{name}":
             return file
@@ -317,19 +319,23 @@ def _open_package(folder: Path, file: PackageFile, runners: int) -> Run:
 
 
 def _open_library(
-    folder: Path, record: TargetRecord, file: PackageFile, device: str, wanted: _Wanted
+    folder: Path, record: TargetRecord, file: PackageFile, device: str, options: _LoadOptions
 ) -> Run:
     """Open a sealed `.so`, beside the sealed JSON of operators that it has called, if any."""
-    named = [one for one in record.files if one.path == f"{record.slug}/{EXTERN_KERNELS_FILE}"]
-    path, runners = folder / file.path, wanted.runners
-    if not named and device == "cpu" and wanted.known_code:
-        return _open_alike(folder, file, runners)
+    kernel_files = [
+        one for one in record.files if one.path == f"{record.slug}/{EXTERN_KERNELS_FILE}"
+    ]
+    path, runners = folder / file.path, options.runners
+    if not kernel_files and device == "cpu" and options.known_code:
+        return _open_with_known_code(folder, file, runners)
     library = seal_file(folder, file, hold=True)
-    if not named:
+    if not kernel_files:
         return _open(f"/proc/self/fd/{library}", path, device, runners)
-    kernels = seal_file(folder, named[0], hold=False)
+    kernels = seal_file(folder, kernel_files[0], hold=False)
     try:
-        require_known_operators(read_descriptor(kernels, named[0].path), named[0].path)
+        require_known_operators(
+            read_descriptor(kernels, kernel_files[0].path), kernel_files[0].path
+        )
         with side_by_side(library, kernels) as linked:
             return _open(linked, path, device, runners)
     finally:
@@ -337,20 +343,20 @@ def _open_library(
         os.close(kernels)
 
 
-def _open_alike(folder: Path, file: PackageFile, runners: int) -> Run:
+def _open_with_known_code(folder: Path, file: PackageFile, runners: int) -> Run:
     """Open a sealed `.so` for the CPU by code that is open already, where that is its code."""
     sealed = seal_file(folder, file, hold=False)
     try:
-        known = open_known_code(sealed, runners)
+        runner = open_known_code(sealed, runners)
     except BaseException:
         os.close(sealed)
         raise
-    if known is not None:
+    if runner is not None:
         os.close(sealed)
-        return cast(Run, known.run)
-    held = keep(file.digest, sealed)
-    run = _open(f"/proc/self/fd/{held}", folder / file.path, "cpu", runners)
-    note_opened(file.digest, held)
+        return cast(Run, runner.run)
+    descriptor = keep_sealed(file.digest, sealed)
+    run = _open(f"/proc/self/fd/{descriptor}", folder / file.path, "cpu", runners)
+    register_library(file.digest, descriptor)
     return run
 
 
@@ -359,7 +365,7 @@ def _open(sealed: str, path: Path, device: str, runners: int) -> Run:
     import torch
 
     try:
-        return _run_of(sealed, path, device, runners)
+        return _make_run(sealed, path, device, runners)
     except RuntimeError as error:
         raise PackageRefused(
             f"{path.name} can't be opened", expected=f"a package for torch {torch.__version__}",
@@ -368,7 +374,7 @@ def _open(sealed: str, path: Path, device: str, runners: int) -> Run:
         ) from error  # fmt: skip
 
 
-def _run_of(sealed: str, path: Path, device: str, runners: int) -> Run:
+def _make_run(sealed: str, path: Path, device: str, runners: int) -> Run:
     from torch._C import _aoti
 
     if path.suffix == ".pt2":

@@ -23,7 +23,7 @@ from handoff.artifacts.release.manifest import PackageFile
 _PIECE_BYTES = 1 << 20
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
-_held: dict[Digest, int] = {}
+_kept_copies: dict[Digest, int] = {}
 _lock = threading.Lock()
 
 
@@ -44,7 +44,7 @@ def read_record(path: Path, limit: int) -> bytes:
 
 def check_file(folder: Path, file: PackageFile) -> None:
     """Raise `PackageRefused` unless the file in `folder` has the released size and digest."""
-    _read_checked(folder, file, lambda _: None)
+    _read_verified(folder, file, lambda _: None)
 
 
 def seal_file(folder: Path, file: PackageFile, *, hold: bool) -> int:
@@ -57,49 +57,49 @@ def seal_file(folder: Path, file: PackageFile, *, hold: bool) -> int:
     try:
         copy = os.memfd_create(Path(file.path).name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
-        raise _no_memory(file, error) from error
+        raise _out_of_memory(file, error) from error
     try:
-        _read_checked(folder, file, lambda piece: _write(copy, piece, file))
+        _read_verified(folder, file, lambda piece: _write(copy, piece, file))
         fcntl.fcntl(copy, fcntl.F_ADD_SEALS, _SEALS)
     except BaseException:
         os.close(copy)
         raise
-    return keep(file.digest, copy) if hold else copy
+    return keep_sealed(file.digest, copy) if hold else copy
 
 
-def keep(digest: Digest, copy: int) -> int:
+def keep_sealed(digest: Digest, copy: int) -> int:
     """Return the descriptor that the bytes of `digest` are kept by for good; `copy` where none is.
 
     Else the sealed `copy` is closed.
     """
     with _lock:
-        held = _held.setdefault(digest, copy)
-    if held != copy:
+        kept = _kept_copies.setdefault(digest, copy)
+    if kept != copy:
         os.close(copy)
-    return held
+    return kept
 
 
-def _read_checked(folder: Path, file: PackageFile, use: Callable[[memoryview], None]) -> None:
+def _read_verified(folder: Path, file: PackageFile, use: Callable[[memoryview], None]) -> None:
     """Hand every piece of the file to `use`; the digest is known when all of them were."""
     try:
         descriptor = _open_plain(folder / file.path)
     except FileNotFoundError as error:
-        raise _changed(file, "a file", "nothing") from error
+        raise _changed_file(file, "a file", "nothing") from error
     except OSError as error:
-        raise _changed(file, "a file", "something else") from error
+        raise _changed_file(file, "a file", "something else") from error
     buffer = memoryview(bytearray(min(_PIECE_BYTES, file.size_bytes + 1)))
     digest, size = hashlib.sha256(), 0
     with os.fdopen(descriptor, "rb", buffering=0) as stream:
-        there = os.fstat(descriptor).st_size
-        if there != file.size_bytes:
-            raise _changed(file, f"{file.size_bytes} bytes", f"{there} bytes")
+        actual_size = os.fstat(descriptor).st_size
+        if actual_size != file.size_bytes:
+            raise _changed_file(file, f"{file.size_bytes} bytes", f"{actual_size} bytes")
         while size <= file.size_bytes and (count := stream.readinto(buffer)):
             digest.update(buffer[:count])
             use(buffer[:count])
             size += count
-    found = Digest("sha256:" + digest.hexdigest())
-    if found != file.digest:
-        raise _changed(file, f"the digest {file.digest.short}", found.short)
+    actual = Digest("sha256:" + digest.hexdigest())
+    if actual != file.digest:
+        raise _changed_file(file, f"the digest {file.digest.short}", actual.short)
 
 
 def _open_plain(path: Path) -> int:
@@ -116,17 +116,17 @@ def _write(copy: int, piece: memoryview, file: PackageFile) -> None:
         while piece:
             piece = piece[os.write(copy, piece) :]
     except OSError as error:
-        raise _no_memory(file, error) from error
+        raise _out_of_memory(file, error) from error
 
 
-def _no_memory(file: PackageFile, error: OSError) -> EnvironmentLacking:
+def _out_of_memory(file: PackageFile, error: OSError) -> EnvironmentLacking:
     return EnvironmentLacking(
         f"{file.path} can't be copied into memory", expected=f"room for {file.size_bytes} bytes",
         got=error.strerror or str(error), remedy="Raise this process's limits of memory",
     )  # fmt: skip
 
 
-def _changed(file: PackageFile, expected: str, got: str) -> PackageRefused:
+def _changed_file(file: PackageFile, expected: str, got: str) -> PackageRefused:
     return PackageRefused(
         f"{file.path} is not the file that was released", expected=expected, got=got,
         remedy="Don't load it: pull the release again into a new folder",

@@ -30,7 +30,7 @@ def model_config(manifest: Manifest, target: TargetRecord, version: int) -> str:
     Raises `UsageProblem` for a model whose inputs or outputs the backend doesn't take.
     """
     signature = manifest.signature
-    _require_taken(manifest.model, signature)
+    _require_supported(manifest.model, signature)
     device = "KIND_GPU" if target.slug.startswith("cuda") else "KIND_CPU"
     torch = target.fit.torch if target.fit else ""
     lines = [
@@ -44,13 +44,13 @@ def model_config(manifest: Manifest, target: TargetRecord, version: int) -> str:
         "max_batch_size: 0",
         f"version_policy {{ specific {{ versions: [ {version} ] }} }}",
         f"instance_group [ {{ count: 1 kind: {device} }} ]",
-        *_tensors("input", signature.inputs, signature),
-        *_tensors("output", signature.outputs, signature),
+        *_format_tensors("input", signature.inputs, signature),
+        *_format_tensors("output", signature.outputs, signature),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _require_taken(model: str, signature: ModelSignature) -> None:
+def _require_supported(model: str, signature: ModelSignature) -> None:
     for spec in (*signature.inputs, *signature.outputs):
         if spec.dtype in _TYPES and spec.shape and 0 not in spec.shape:
             continue
@@ -62,16 +62,18 @@ def _require_taken(model: str, signature: ModelSignature) -> None:
         )  # fmt: skip
 
 
-def _tensors(kind: str, specs: tuple[TensorSpec, ...], signature: ModelSignature) -> Iterator[str]:
+def _format_tensors(
+    kind: str, specs: tuple[TensorSpec, ...], signature: ModelSignature
+) -> Iterator[str]:
     for place, spec in enumerate(specs):
-        told = [f"{spec.name}"]
-        told += [
+        notes = [f"{spec.name}"]
+        notes += [
             f"{axis} {signature.dimensions[axis]}"
             for axis in dict.fromkeys(spec.shape) if isinstance(axis, str)
         ]  # fmt: skip
-        told += [f"values {spec.values}"] if spec.values else []
+        notes += [f"values {spec.values}"] if spec.values else []
         dims = ", ".join(str(-1 if isinstance(axis, str) else axis) for axis in spec.shape)
-        yield f"# {'; '.join(told)}"
+        yield f"# {'; '.join(notes)}"
         yield f"{kind} [ {{"
         yield f'  name: "{kind.upper()}__{place}"'
         yield f"  data_type: {_TYPES[spec.dtype]}"

@@ -45,14 +45,14 @@ class FolderStore:
         return str(self.root)
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write a new key; tell whether it holds `data` now, or something else stood there."""
+        """Write a new key; return whether it holds `data` now, or something else stood there."""
         path = self._path(key)
-        with self._temporary() as (partial, stream):
+        with self._temporary_file() as (partial, stream):
             stream.write(data)
             _finish(stream)
             try:
                 # A link is refused where the name is taken; a rename would replace it.
-                _appear(lambda: os.link(partial, path), path)
+                _publish(lambda: os.link(partial, path), path)
             except FileExistsError:
                 return path.read_bytes() == data
             flush(path.parent)
@@ -61,17 +61,17 @@ class FolderStore:
     def replace(self, key: str, data: bytes) -> None:
         """Write a key, whatever it held; a reader sees the old bytes or the new ones, whole."""
         path = self._path(key)
-        with self._temporary() as (partial, stream):
+        with self._temporary_file() as (partial, stream):
             stream.write(data)
             _finish(stream)
-            _appear(lambda: partial.replace(path), path)
+            _publish(lambda: partial.replace(path), path)
             flush(path.parent)
 
     def read(self, key: str, limit: int) -> bytes | None:
         """Return the bytes of a key, at most `limit`; None where it isn't there."""
         if self.stat(key) is None:
             return None
-        with self._told("give back a key"), self._path(key).open("rb") as stream:
+        with self._translate_errors("give back a key"), self._path(key).open("rb") as stream:
             data = stream.read(limit + 1)
         if len(data) > limit:
             raise oversized_key(key, self.location, limit)
@@ -86,13 +86,13 @@ class FolderStore:
         What is compared is read back from the copy.
         """
         final = self._path(key)
-        with self._temporary() as (partial, stream), path.open("rb") as source:
+        with self._temporary_file() as (partial, stream), path.open("rb") as source:
             source.seek(at)
             _copy(source, stream, size, progress)
             _finish(stream)
             if digest_file(partial).hex != sha256:
                 raise changed_file(path)
-            _appear(lambda: partial.replace(final), final)
+            _publish(lambda: partial.replace(final), final)
             flush(final.parent)
 
     def download(
@@ -101,56 +101,60 @@ class FolderStore:
         """Write the key's bytes into the file `to` from `at` on, and cut it behind them."""
         if self.stat(key) is None:
             raise missing_key(key, self.location)
-        with self._told("give back a key"):
+        with self._translate_errors("give back a key"):
             source = self._path(key).open("rb")
         with source, to.open("r+b" if to.exists() else "w+b") as stream:
             size = source.seek(0, os.SEEK_END)
-            held = min(max(stream.seek(0, os.SEEK_END) - at, 0), size)
-            source.seek(held)
-            stream.seek(at + held)
-            if progress is not None and held:
-                progress(held)
-            _copy(source, stream, size - held, progress)
+            present = min(max(stream.seek(0, os.SEEK_END) - at, 0), size)
+            source.seek(present)
+            stream.seek(at + present)
+            if progress is not None and present:
+                progress(present)
+            _copy(source, stream, size - present, progress)
             stream.truncate(at + size)
 
     def stat(self, key: str) -> Stored | None:
         """Return a key's size and time; None where it isn't there."""
-        with self._told("be asked for a key"):
-            return self._stored(self._path(key))
+        with self._translate_errors("be asked for a key"):
+            return self._stat_path(self._path(key))
 
     def matches(self, key: str, sha256: str) -> bool:
-        """Tell whether the key's bytes, which are read, have this digest."""
+        """Return whether the key's bytes, which are read, have this digest."""
         if self.stat(key) is None:
             return False
-        with self._told("give back a key"):
+        with self._translate_errors("give back a key"):
             return digest_file(self._path(key)).hex == sha256
 
     def keys(self, prefix: str, after: str = "") -> Iterator[Stored]:
         """Give every key that begins with `prefix` and is larger than `after`, in no order."""
-        for key in self._below(prefix.rpartition("/")[0]):
+        for key in self._walk_keys(prefix.rpartition("/")[0]):
             if key > after and key.startswith(prefix):
                 # One that was removed since the folder was listed is no key any more.
-                stored = self._stored(self.root / key)
+                stored = self._stat_path(self.root / key)
                 if stored is not None:
                     yield stored
 
     def names(self, prefix: str) -> tuple[str, ...]:
         """Return the names below `prefix`, up to the next slash, sorted."""
         with (
-            self._told("list its keys"), suppress(FileNotFoundError),
-            os.scandir(self.root / prefix) as found,
+            self._translate_errors("list its keys"), suppress(FileNotFoundError),
+            os.scandir(self.root / prefix) as entries,
         ):  # fmt: skip
-            return tuple(sorted(e.name for e in found if e.is_dir() and e.name != _TEMPORARY))
+            return tuple(
+                sorted(
+                    entry.name for entry in entries if entry.is_dir() and entry.name != _TEMPORARY
+                )
+            )
         return ()
 
     def remove(self, key: str) -> None:
         """Remove a key; one that isn't there is fine."""
-        with self._told("remove a key"):
+        with self._translate_errors("remove a key"):
             self._path(key).unlink(missing_ok=True)
 
     def abandon_uploads(self, older_than: datetime) -> int:
         """Remove temporary files last written before `older_than`; return how many."""
-        with self._told("remove a temporary file"):
+        with self._translate_errors("remove a temporary file"):
             return self._unfinished.abandon(older_than)
 
     def check(self) -> Guarantees:
@@ -160,7 +164,7 @@ class FolderStore:
         try:
             first, second = self.create(key, b"one"), self.create(key, b"two")
             if not first or self.read(key, 3) != b"one":
-                raise self._failed("a folder that gives back what it was given", "other bytes")
+                raise self._failure("a folder that gives back what it was given", "other bytes")
             wrong = hashlib.sha256(b"other").hexdigest()
             try:
                 self.upload(f"{key}.damaged", path, 3, wrong)
@@ -178,39 +182,39 @@ class FolderStore:
     def _path(self, key: str) -> Path:
         return self.root / require_key(key)
 
-    def _below(self, folder: str) -> Iterator[str]:
+    def _walk_keys(self, folder: str) -> Iterator[str]:
         """Give the keys of all files below a folder.
 
         Their names alone: a path made of each would cost ten times as much, and a ledger of years
         has thousands, of which the last is asked for.
         """
         root = str(self.root)
-        for found, below_it, names in os.walk(self._path(folder) if folder else root):
+        for parent, folders, names in os.walk(self._path(folder) if folder else root):
             with suppress(ValueError):
-                below_it.remove(_TEMPORARY)
-            base = Path(found).relative_to(root).as_posix()
-            lead = "" if base == "." else f"{base}/"
+                folders.remove(_TEMPORARY)
+            base = Path(parent).relative_to(root).as_posix()
+            prefix = "" if base == "." else f"{base}/"
             for name in names:
-                yield lead + name
+                yield prefix + name
 
-    def _stored(self, path: Path) -> Stored | None:
+    def _stat_path(self, path: Path) -> Stored | None:
         try:
-            found = path.stat()
+            status = path.stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        if not S_ISREG(found.st_mode):
+        if not S_ISREG(status.st_mode):
             return None
-        modified = datetime.fromtimestamp(found.st_mtime, UTC)
-        return Stored(path.relative_to(self.root).as_posix(), found.st_size, modified)
+        modified = datetime.fromtimestamp(status.st_mtime, UTC)
+        return Stored(path.relative_to(self.root).as_posix(), status.st_size, modified)
 
     @contextmanager
-    def _temporary(self) -> Iterator[tuple[Path, BinaryIO]]:
+    def _temporary_file(self) -> Iterator[tuple[Path, BinaryIO]]:
         """Give a temporary file on the same disk, which is gone when the body ends."""
-        with self._told("keep a key"), self._unfinished.open() as unfinished:
+        with self._translate_errors("keep a key"), self._unfinished.open() as unfinished:
             yield unfinished
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _translate_errors(self, what: str) -> Iterator[None]:
         """Turn what the system raises into a sentence."""
         try:
             yield
@@ -218,16 +222,16 @@ class FolderStore:
             got = error.strerror or str(error)
             if error.errno in (errno.EPERM, errno.ENOTSUP, errno.EXDEV):
                 got += " (has this file system hard links?)"
-            raise self._failed("a writable folder with room for it", got, what) from error
+            raise self._failure("a writable folder with room for it", got, what) from error
 
-    def _failed(self, expected: str, got: str, what: str = "keep a key") -> StoreUnreachable:
+    def _failure(self, expected: str, got: str, what: str = "keep a key") -> StoreUnreachable:
         return StoreUnreachable(
             f"the store {self.root} can't {what}", expected=expected, got=got,
             remedy="Make room or fix the permissions, then run the same command again",
         )  # fmt: skip
 
 
-def _appear(give_name: Callable[[], object], final: Path) -> None:
+def _publish(give_name: Callable[[], object], final: Path) -> None:
     """Give a file its final name, in a folder that is made where it isn't there."""
     # The folder may be removed, being empty, between the two calls: by another's self-test.
     for _ in range(8):

@@ -26,7 +26,7 @@ from typing import BinaryIO
 
 from handoff.artifacts.digest import Digest, digest_bytes, digest_file, digest_span
 from handoff.artifacts.errors import EnvironmentLacking, StoreFailed
-from handoff.artifacts.files.locks import is_still, lock
+from handoff.artifacts.files.locks import is_same_file, lock
 from handoff.artifacts.files.writing import flush
 from handoff.artifacts.machine.elf import find_section
 from handoff.artifacts.stores.store import Progress, Store
@@ -152,7 +152,7 @@ class Objects:
         return tuple(self._put_span(path, span, progress) for span in split(path, also))
 
     def has(self, digest: Digest) -> bool:
-        """Tell whether the object is there."""
+        """Return whether the object is there."""
         return self.store.stat(object_key(digest)) is not None
 
     def fetch(self, digest: Digest, to: Path, *, progress: Progress | None = None) -> None:
@@ -180,15 +180,15 @@ class Objects:
         break. A part whose bytes are wrong is fetched once more. Without a digest only the parts
         are checked, each by its own.
         """
-        listed = digest_bytes("".join(f"{part.digest.hex}\n" for part in parts).encode())
-        with _partial(to, digest or listed) as partial:
+        parts_digest = digest_bytes("".join(f"{part.digest.hex}\n" for part in parts).encode())
+        with _partial_file(to, digest or parts_digest) as partial:
             at = 0
             for part in parts:
                 self._fetch_part(part, partial, at, progress)
                 at += part.size_bytes
             os.truncate(partial, at)
-            is_one = [part.digest for part in parts] == [digest]
-            if digest is not None and not is_one and digest_file(partial) != digest:
+            is_single_part = [part.digest for part in parts] == [digest]
+            if digest is not None and not is_single_part and digest_file(partial) != digest:
                 partial.unlink()
                 raise corrupted_object(digest, "parts of another file", self.store.location)
             flush(partial)
@@ -214,7 +214,7 @@ class Objects:
         return Part(digest, span.size)
 
     def _is_known(self, digest: Digest, size: int) -> bool:
-        """Tell whether the object is there, whole as far as can be seen, and young enough."""
+        """Return whether the object is there, whole as far as can be seen, and young enough."""
         stored = self.store.stat(object_key(digest))
         return (
             stored is not None
@@ -224,7 +224,7 @@ class Objects:
         )
 
     def _fetch_part(self, part: Part, partial: Path, at: int, progress: Progress | None) -> None:
-        found = ""
+        wrong_digest = ""
         for _ in range(2):
             if partial.stat().st_size < at + part.size_bytes:
                 self.store.download(object_key(part.digest), partial, progress, at=at)
@@ -233,26 +233,26 @@ class Objects:
             digest = digest_span(partial, at, part.size_bytes)
             if digest == part.digest:
                 return
-            found = digest.short
+            wrong_digest = digest.short
             os.truncate(partial, at)
-        raise corrupted_object(part.digest, found, self.store.location)
+        raise corrupted_object(part.digest, wrong_digest, self.store.location)
 
 
 @contextmanager
-def _partial(to: Path, digest: Digest) -> Iterator[Path]:
+def _partial_file(to: Path, digest: Digest) -> Iterator[Path]:
     """Give the file beside `to` that an object is fetched into; one process at a time has it."""
     path = to.parent / f".{digest.hex}.partial"
     try:
         while True:
-            with path.open("ab") as held:
-                lock(held.fileno())
+            with path.open("ab") as stream:
+                lock(stream.fileno())
                 # Whoever held it until now may have finished it and given it its name.
-                if not is_still(held.fileno(), path):
+                if not is_same_file(stream.fileno(), path):
                     continue
                 try:
                     yield path
                 finally:
-                    if is_still(held.fileno(), path) and path.stat().st_size == 0:
+                    if is_same_file(stream.fileno(), path) and path.stat().st_size == 0:
                         path.unlink()
                 return
     except OSError as error:
@@ -271,9 +271,9 @@ def missing_object(digest: Digest, location: str) -> StoreFailed:
     )  # fmt: skip
 
 
-def corrupted_object(wanted: Digest, found: str, location: str) -> StoreFailed:
+def corrupted_object(digest: Digest, found: str, location: str) -> StoreFailed:
     """Return the refusal for an object whose bytes are others."""
     return StoreFailed(
-        f"an object in {location} is not what its digest says", expected=wanted.short,
+        f"an object in {location} is not what its digest says", expected=digest.short,
         got=found, remedy="Don't use it: remove that object and release again",
     )  # fmt: skip

@@ -17,8 +17,8 @@ from typing import TypeVar
 
 from handoff.artifacts.errors import StoreFailed
 from handoff.artifacts.stores.s3_bucket import Bucket
-from handoff.artifacts.stores.s3_requests import DamagedOnTheWay, Requests, run_ahead, status_of
-from handoff.artifacts.stores.s3_transfer import MultipartUpload, sums_of
+from handoff.artifacts.stores.s3_requests import Requests, TransferCorrupted, run_ahead, status_of
+from handoff.artifacts.stores.s3_transfer import MultipartUpload, checksums_of
 from handoff.artifacts.stores.store import Guarantees, Progress, Stored, changed_file, missing_key
 
 Result = TypeVar("Result")
@@ -37,13 +37,13 @@ def find_guarantees(bucket: Bucket, requests: Requests) -> Guarantees:
     run(lambda: _put_new(bucket, key, b"one"))
     try:
         conditional = not run(lambda: _put_new(bucket, key, b"two"))
-        checksums = run(lambda: _refuses_damaged(bucket, f"{key}.damaged"))
-        found = run(lambda: bucket.get(key))
-        if found != (b"one" if conditional else b"two"):
+        checksums = run(lambda: _verifies_checksums(bucket, f"{key}.damaged"))
+        stored = run(lambda: bucket.get(key))
+        if stored != (b"one" if conditional else b"two"):
             raise StoreFailed(
                 f"the store {bucket.location} can't pass its self-test",
                 expected="the bytes that were written",
-                got="none" if found is None else "others",
+                got="none" if stored is None else "others",
                 remedy="Don't use it: find out what it is, and look at HANDOFF_STORE",
             )
     finally:
@@ -52,7 +52,7 @@ def find_guarantees(bucket: Bucket, requests: Requests) -> Guarantees:
 
 
 def _put_new(bucket: Bucket, key: str, data: bytes) -> bool:
-    """Write a key if it isn't there; tell whether it was written, which it always is by some."""
+    """Write a key if it isn't there; return whether it was written, which it always is by some."""
     try:
         return bucket.put(key, data, new=True) is not None
     except bucket.client.exceptions.ClientError as error:
@@ -68,9 +68,9 @@ def _remove(bucket: Bucket, *keys: str) -> None:
         bucket.delete(key)
 
 
-def _refuses_damaged(bucket: Bucket, key: str) -> bool:
+def _verifies_checksums(bucket: Bucket, key: str) -> bool:
     try:
-        bucket.put(key, b"damaged", sums=sums_of(b"what was meant"))
+        bucket.put(key, b"damaged", sums=checksums_of(b"what was meant"))
     except bucket.client.exceptions.ClientError as error:
         if status_of(error) != 400:
             raise
@@ -110,11 +110,11 @@ class S3Store:
         return self.check()
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write a new key; tell whether it holds `data` now, or something else stood there.
+        """Write a new key; return whether it holds `data` now, or something else stood there.
 
-        Exactly one of several writers is told True on a server that knows `If-None-Match`. On one
+        Exactly one of several writers gets True on a server that knows `If-None-Match`. On one
         that ignores it, each looks, writes, waits and reads back, so that the last one wins; two
-        are told True when one of them stalls between its look and its write for longer than the
+        get True when one of them stalls between its look and its write for longer than the
         other's pause, and the other's bytes are lost then.
         """
         if not self.guarantees.conditional_writes:
@@ -135,7 +135,7 @@ class S3Store:
         try:
             return self._requests.run("keep an entry", put)
         except StoreFailed as error:
-            if won and isinstance(error.__context__, DamagedOnTheWay):
+            if won and isinstance(error.__context__, TransferCorrupted):
                 # It is ours, and nobody can use it: without it, another can be made.
                 with suppress(StoreFailed):
                     self.remove(key)
@@ -173,16 +173,16 @@ class S3Store:
                 progress(size)
             return
         parts = MultipartUpload(
-            self.bucket.client, self._requests, self.bucket.name, self.bucket.whole(key),
+            self.bucket.client, self._requests, self.bucket.name, self.bucket.full_key(key),
             lambda: self.guarantees.checksums,
         )  # fmt: skip
 
         def send() -> None:
             vouched = parts.send(path, at, size, sha256, progress)
             stored = self.stat(key)
-            whole = stored is not None and stored.size_bytes == size
-            if not whole or not (vouched or self._sha256_of(key, size) == sha256):
-                raise DamagedOnTheWay("other bytes than were sent")
+            is_complete = stored is not None and stored.size_bytes == size
+            if not is_complete or not (vouched or self._sha256_of(key, size) == sha256):
+                raise TransferCorrupted("other bytes than were sent")
 
         self._requests.run("keep an object", send)
 
@@ -194,11 +194,11 @@ class S3Store:
         if stored is None:
             raise missing_key(key, self.location)
         with to.open("r+b" if to.exists() else "w+b") as stream:
-            held = min(max(stream.seek(0, os.SEEK_END) - at, 0), stored.size_bytes)
-            stream.seek(at + held)
-            if progress is not None and held:
-                progress(held)
-            for data in self._ranges(key, held, stored.size_bytes):
+            present = min(max(stream.seek(0, os.SEEK_END) - at, 0), stored.size_bytes)
+            stream.seek(at + present)
+            if progress is not None and present:
+                progress(present)
+            for data in self._read_ranges(key, present, stored.size_bytes):
                 stream.write(data)
                 if progress is not None:
                     progress(len(data))
@@ -206,17 +206,17 @@ class S3Store:
 
     def stat(self, key: str) -> Stored | None:
         """Return a key's size and time; None where it isn't there."""
-        found = self._requests.run("be asked for a key", partial(self.bucket.head, key))
-        return found and Stored(key, found["ContentLength"], found["LastModified"])
+        head = self._requests.run("be asked for a key", partial(self.bucket.head, key))
+        return head and Stored(key, head["ContentLength"], head["LastModified"])
 
     def matches(self, key: str, sha256: str) -> bool:
-        """Tell whether the SHA-256 that the server keeps is this one; without one, True."""
-        found = self._requests.run("be asked for a key", partial(self.bucket.head, key))
-        if found is None:
+        """Return whether the SHA-256 that the server keeps is this one; without one, True."""
+        head = self._requests.run("be asked for a key", partial(self.bucket.head, key))
+        if head is None:
             return False
-        kept = found.get("ChecksumSHA256", "")
+        checksum = head.get("ChecksumSHA256", "")
         # That of an object in parts is one of its parts' checksums: 'BASE64-7'.
-        return not kept or "-" in kept or base64.b64decode(kept).hex() == sha256
+        return not checksum or "-" in checksum or base64.b64decode(checksum).hex() == sha256
 
     def keys(self, prefix: str, after: str = "") -> Iterator[Stored]:
         """Give every key that begins with `prefix` and is larger than `after`."""
@@ -277,9 +277,9 @@ class S3Store:
 
     def _require_arrived(self, key: str, data: bytes, vouched: bool) -> None:
         if not (vouched or self.guarantees.checksums or self.bucket.holds(key, data)):
-            raise DamagedOnTheWay("other bytes than were sent")
+            raise TransferCorrupted("other bytes than were sent")
 
-    def _ranges(self, key: str, start: int, size: int) -> Iterator[bytes]:
+    def _read_ranges(self, key: str, start: int, size: int) -> Iterator[bytes]:
         """Give a key's bytes from `start` on, in order; each range is tried again by itself."""
 
         def fetch(begin: int) -> bytes:
@@ -291,6 +291,6 @@ class S3Store:
 
     def _sha256_of(self, key: str, size: int) -> str:
         hasher = hashlib.sha256()
-        for data in self._ranges(key, 0, size):
+        for data in self._read_ranges(key, 0, size):
             hasher.update(data)
         return hasher.hexdigest()

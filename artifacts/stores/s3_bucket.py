@@ -8,13 +8,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from handoff.artifacts.stores.s3_requests import (
-    DamagedOnTheWay,
+    TransferCorrupted,
     is_absence,
     is_refused_condition,
     make_client,
     status_of,
 )
-from handoff.artifacts.stores.s3_transfer import Sums, sums_of
+from handoff.artifacts.stores.s3_transfer import Checksums, checksums_of
 from handoff.artifacts.stores.store import Stored, oversized_key, require_key
 
 if TYPE_CHECKING:
@@ -46,36 +46,36 @@ class Bucket:
         """What every key of this store begins with: nothing, or the prefix and a slash."""
         return f"{self.prefix}/" if self.prefix else ""
 
-    def whole(self, key: str) -> str:
+    def full_key(self, key: str) -> str:
         """Return a key as the bucket knows it."""
         return self.root + require_key(key)
 
     def put(
-        self, key: str, data: bytes, *, new: bool = False, sums: Sums | None = None
+        self, key: str, data: bytes, *, new: bool = False, sums: Checksums | None = None
     ) -> bool | None:
         """Write a key; with `new` only one that isn't there.
 
         Returns True when the server's ETag shows that it holds these bytes, False when the ETag
         says nothing, and None when `new` was refused.
         """
-        own = sums_of(data)
-        sums = sums or own
+        expected = checksums_of(data)
+        sums = sums or expected
         condition: Any = {"IfNoneMatch": "*"} if new else {}
         try:
             answer = self.client.put_object(
-                Bucket=self.name, Key=self.whole(key), Body=data,
+                Bucket=self.name, Key=self.full_key(key), Body=data,
                 ContentMD5=sums.md5, ChecksumSHA256=sums.sha256, **condition,
             )  # fmt: skip
         except self.client.exceptions.ClientError as error:
             if is_refused_condition(error):
                 return None
             raise
-        return answer.get("ETag") == own.etag
+        return answer.get("ETag") == expected.etag
 
     def get(self, key: str, limit: int | None = None) -> bytes | None:
         """Return the bytes of a key; None where it isn't there.
 
-        Raises `StoreFailed` above `limit` bytes, and `DamagedOnTheWay` for bytes that neither the
+        Raises `StoreFailed` above `limit` bytes, and `TransferCorrupted` for bytes that neither the
         server's checksum, nor its ETag, nor a second look agrees with.
         """
         answer = self._open(key)
@@ -85,40 +85,40 @@ class Bucket:
         if limit is not None and size > limit:
             answer["Body"].close()
             raise oversized_key(key, self.location, limit)
-        data = _body(answer, size)
+        data = _read_body(answer, size)
         # With a checksum, boto3 has compared it by now.
-        if "ChecksumSHA256" in answer or answer.get("ETag") == sums_of(data).etag:
+        if "ChecksumSHA256" in answer or answer.get("ETag") == checksums_of(data).etag:
             return data
         again = self._open(key)
-        if again is None or _body(again, again["ContentLength"]) != data:
-            raise DamagedOnTheWay("two readings that differ")
+        if again is None or _read_body(again, again["ContentLength"]) != data:
+            raise TransferCorrupted("two readings that differ")
         return data
 
     def holds(self, key: str, data: bytes) -> bool:
-        """Tell whether a key's bytes are these; what is larger isn't read."""
-        found = self.head(key)
-        if found is None or found["ContentLength"] != len(data):
+        """Return whether a key's bytes are these; what is larger isn't read."""
+        head = self.head(key)
+        if head is None or head["ContentLength"] != len(data):
             return False
         return self.get(key, len(data)) == data
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
         """Return the bytes from `start` to before `end`; a missing key raises `NoSuchKey`."""
         answer = self.client.get_object(
-            Bucket=self.name, Key=self.whole(key), Range=f"bytes={start}-{end - 1}"
+            Bucket=self.name, Key=self.full_key(key), Range=f"bytes={start}-{end - 1}"
         )
-        return _body(answer, end - start)
+        return _read_body(answer, end - start)
 
     def head(self, key: str) -> HeadObjectOutputTypeDef | None:
         """Return what the bucket says of a key; None where it isn't there."""
         try:
             return self.client.head_object(
-                Bucket=self.name, Key=self.whole(key), ChecksumMode="ENABLED"
+                Bucket=self.name, Key=self.full_key(key), ChecksumMode="ENABLED"
             )
         except self.client.exceptions.ClientError as error:
             if not is_absence(error):
                 raise
-        # An answer to HEAD doesn't tell a missing key from a missing bucket; this one does.
-        self.client.list_objects_v2(Bucket=self.name, Prefix=self.whole(key), MaxKeys=1)
+        # An answer to HEAD doesn't distinguish a missing key from a missing bucket; this one does.
+        self.client.list_objects_v2(Bucket=self.name, Prefix=self.full_key(key), MaxKeys=1)
         return None
 
     def page(self, prefix: str, after: str, more: str) -> tuple[list[Stored], str]:
@@ -130,23 +130,23 @@ class Bucket:
         begin: Any = {"StartAfter": self.root + after} if after else {}
         begin |= {"ContinuationToken": more} if more else {}
         answer = self.client.list_objects_v2(Bucket=self.name, Prefix=self.root + prefix, **begin)
-        found = [
+        keys = [
             Stored(entry["Key"].removeprefix(self.root), entry["Size"], entry["LastModified"])
             for entry in answer.get("Contents", [])
         ]
-        return found, answer["NextContinuationToken"] if answer.get("IsTruncated") else ""
+        return keys, answer["NextContinuationToken"] if answer.get("IsTruncated") else ""
 
     def folders(self, prefix: str) -> list[str]:
         """Return what follows `prefix` in the keys below it, up to the next slash."""
         pages = self.client.get_paginator("list_objects_v2").paginate(
             Bucket=self.name, Prefix=self.root + prefix, Delimiter="/"
         )
-        whole = [found["Prefix"] for page in pages for found in page.get("CommonPrefixes", [])]
-        return [name.removeprefix(self.root + prefix).rstrip("/") for name in whole]
+        names = [entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", [])]
+        return [name.removeprefix(self.root + prefix).rstrip("/") for name in names]
 
     def delete(self, key: str) -> None:
         """Remove a key; one that isn't there is fine."""
-        self.client.delete_object(Bucket=self.name, Key=self.whole(key))
+        self.client.delete_object(Bucket=self.name, Key=self.full_key(key))
 
     def unfinished_uploads(self, older_than: datetime) -> list[tuple[str, str]]:
         """Return key and number of each upload in parts that was begun before."""
@@ -158,10 +158,10 @@ class Bucket:
             if upload["Initiated"] < older_than
         ]
 
-    def abort_upload(self, whole_key: str, upload: str) -> bool:
-        """Remove what arrived of an upload; tell whether it was still there."""
+    def abort_upload(self, full_key: str, upload: str) -> bool:
+        """Remove what arrived of an upload; return whether it was still there."""
         try:
-            self.client.abort_multipart_upload(Bucket=self.name, Key=whole_key, UploadId=upload)
+            self.client.abort_multipart_upload(Bucket=self.name, Key=full_key, UploadId=upload)
         except self.client.exceptions.ClientError as error:
             if status_of(error) != 404:
                 raise
@@ -171,18 +171,18 @@ class Bucket:
     def _open(self, key: str) -> GetObjectOutputTypeDef | None:
         try:
             return self.client.get_object(
-                Bucket=self.name, Key=self.whole(key), ChecksumMode="ENABLED"
+                Bucket=self.name, Key=self.full_key(key), ChecksumMode="ENABLED"
             )
         except self.client.exceptions.NoSuchKey:
             return None
 
 
-def _body(answer: GetObjectOutputTypeDef, size: int) -> bytes:
+def _read_body(answer: GetObjectOutputTypeDef, size: int) -> bytes:
     """Return a body of exactly `size` bytes."""
     with closing(answer["Body"]) as body:
         data: bytes = body.read(size + 1)
         # What was compared is compared at the end of the body only.
         rest = body.read()
     if len(data) != size or rest:
-        raise DamagedOnTheWay(f"{len(data)} of {size} bytes")
+        raise TransferCorrupted(f"{len(data)} of {size} bytes")
     return data

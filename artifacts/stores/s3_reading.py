@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from handoff.artifacts.errors import DeliveryUnreachable, DeliveryUnreadable, StoreFailed
 from handoff.artifacts.stores.s3_requests import (
-    DamagedOnTheWay,
     Requests,
     Result,
+    TransferCorrupted,
     is_absence,
     is_refused_condition,
     make_client,
@@ -61,15 +61,15 @@ class S3Place:
 
     def objects(self, limit: int) -> list[S3Object]:
         """Return what lies below the prefix, at most `limit` and one more, sorted by name."""
-        found = self._run("list its objects", partial(self._list, limit))
+        found = self._run("list its objects", partial(self._list_objects, limit))
         return sorted(found, key=lambda one: one.name)
 
     def folders(self) -> list[str]:
         """Return what follows the prefix in the names of objects, up to the next slash."""
-        return self._run("list its folders", self._folders)
+        return self._run("list its folders", self._list_folders)
 
     def download(self, found: S3Object, path: Path, count: Callable[[int], None]) -> None:
-        """Write an object to `path`; `count` is told of bytes, which may raise.
+        """Write an object to `path`; `count` is called with numbers of bytes, and may raise.
 
         Raises `DeliveryUnreadable` for one that has changed since it was listed.
         """
@@ -106,13 +106,13 @@ class S3Place:
 
     def _head(self) -> S3Object | None:
         try:
-            found = self.client.head_object(Bucket=self.bucket, Key=self.key)
+            head = self.client.head_object(Bucket=self.bucket, Key=self.key)
         except self.client.exceptions.ClientError as error:
             if not is_absence(error):
                 raise
             return None
         name = self.key.rpartition("/")[2]
-        return S3Object(name, self.key, found["ContentLength"], found["ETag"])
+        return S3Object(name, self.key, head["ContentLength"], head["ETag"])
 
     @property
     def _root(self) -> str:
@@ -123,19 +123,19 @@ class S3Place:
         options: Any = more
         yield from paginator.paginate(Bucket=self.bucket, Prefix=self._root, **options)
 
-    def _list(self, limit: int) -> list[S3Object]:
-        found: list[S3Object] = []
+    def _list_objects(self, limit: int) -> list[S3Object]:
+        objects: list[S3Object] = []
         for page in self._pages():
             for entry in page.get("Contents", []):
                 name = entry["Key"].removeprefix(self._root)
                 # What consoles make so that a folder shows.
                 if name and not (name.endswith("/") and not entry["Size"]):
-                    found.append(S3Object(name, entry["Key"], entry["Size"], entry["ETag"]))
-            if len(found) > limit:
+                    objects.append(S3Object(name, entry["Key"], entry["Size"], entry["ETag"]))
+            if len(objects) > limit:
                 break
-        return found[: limit + 1]
+        return objects[: limit + 1]
 
-    def _folders(self) -> list[str]:
+    def _list_folders(self) -> list[str]:
         prefixes = [
             one["Prefix"] for page in self._pages(Delimiter="/")
             for one in page.get("CommonPrefixes", [])
@@ -164,7 +164,7 @@ class S3Place:
                 stream.write(piece)
                 count(len(piece))
         if size != found.size_bytes:
-            raise DamagedOnTheWay(f"{size} of {found.size_bytes} bytes")
+            raise TransferCorrupted(f"{size} of {found.size_bytes} bytes")
         sums = [str(answer.get(name, "-")) for name in _CHECKSUMS]
         vouched = found.etag == f'"{md5.hexdigest()}"' or any("-" not in one for one in sums)
         return sha256.hexdigest(), vouched

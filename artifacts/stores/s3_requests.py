@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 # Of what a server answers below 500: busy, a race that it wants repeated, or a body that arrived
 # damaged. A signature covers the body's digest, so a server may name it as what doesn't fit.
-_PASSING_CODES = frozenset({
+_TRANSIENT_CODES = frozenset({
     "429", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests",
     "RequestTimeout", "RequestTimeoutException", "ConditionalRequestConflict", "OperationAborted",
     "BadDigest", "InvalidDigest", "IncompleteBody", "XAmzContentSHA256Mismatch",
@@ -32,7 +32,7 @@ _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 8.0
 
 
-class DamagedOnTheWay(Exception):
+class TransferCorrupted(Exception):
     """Bytes that came or went are not all of them, or not those: worth another try."""
 
 
@@ -57,12 +57,12 @@ def make_client(patience_s: float) -> S3Client:
     )
     # A session of its own: the one that boto3 shares keeps the credentials that it saw first.
     session = botocore.session.get_session()
-    session.register_component("data_loader", _descriptions())
+    session.register_component("data_loader", _make_loader())
     return boto3.session.Session(botocore_session=session).client("s3", config=config)
 
 
 @cache
-def _descriptions() -> Loader:
+def _make_loader() -> Loader:
     """Return what reads boto3's descriptions of S3, which takes nine tenths of a new client."""
     from botocore.loaders import create_loader
 
@@ -90,17 +90,18 @@ class Requests:
         while True:
             try:
                 return operation()
-            except (*of_boto3, DamagedOnTheWay, ConnectionError, TimeoutError) as error:
+            except (*of_boto3, TransferCorrupted, ConnectionError, TimeoutError) as error:
                 if key and isinstance(error, ClientError) and code_of(error) == "NoSuchKey":
                     raise missing_key(key, self.location) from None
-                if not _may_pass(error):
-                    raise self._failed(what, _name(error)) from None
+                got = _describe_error(error)
+                if not _is_transient(error):
+                    raise self._failure(what, got) from None
                 if pauses.are_over:
-                    got = f"{_name(error)}, again and again for {pauses.waited_s:.0f} seconds"
-                    raise self._failed(what, got) from None
+                    got += f", again and again for {pauses.waited_s:.0f} seconds"
+                    raise self._failure(what, got) from None
             pauses.take()
 
-    def _failed(self, what: str, got: str) -> StoreUnreachable:
+    def _failure(self, what: str, got: str) -> StoreUnreachable:
         return StoreUnreachable(
             f"the store {self.location} can't {what}",
             expected="a bucket that these credentials may list, read and write", got=got,
@@ -136,16 +137,16 @@ def status_of(error: ClientError) -> int:
 
 
 def is_absence(error: ClientError) -> bool:
-    """Tell whether the answer is that the key isn't there (HEAD answers can't say more)."""
+    """Return whether the answer is that the key isn't there (HEAD answers can't say more)."""
     return code_of(error) in {"404", "NoSuchKey", "NotFound"}
 
 
 def is_refused_condition(error: ClientError) -> bool:
-    """Tell whether the answer is that `If-None-Match` doesn't hold: the key is there."""
+    """Return whether the answer is that `If-None-Match` doesn't hold: the key is there."""
     return status_of(error) == 412
 
 
-def _may_pass(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
     from botocore import exceptions
     from botocore.parsers import ResponseParserError
 
@@ -156,20 +157,20 @@ def _may_pass(error: Exception) -> bool:
         # no words; who asks by it looks at the status.)
         is_damaged = status == 404 and code_of(error) not in _ABSENCES
         is_busy = status == 429 or (status >= 500 and status != 501)
-        return code_of(error) in _PASSING_CODES or is_busy or is_damaged
+        return code_of(error) in _TRANSIENT_CODES or is_busy or is_damaged
     if isinstance(error, exceptions.SSLError):
         return False
-    passing = (
-        DamagedOnTheWay, ConnectionError, TimeoutError, ResponseParserError,
+    transient = (
+        TransferCorrupted, ConnectionError, TimeoutError, ResponseParserError,
         exceptions.HTTPClientError, exceptions.ConnectionError,
         exceptions.IncompleteReadError, exceptions.FlexibleChecksumError,
     )  # fmt: skip
-    return isinstance(error, passing)
+    return isinstance(error, transient)
 
 
-def _name(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     from botocore.exceptions import ClientError
 
     if isinstance(error, ClientError):
         return code_of(error)
-    return str(error) if isinstance(error, DamagedOnTheWay) else type(error).__name__
+    return str(error) if isinstance(error, TransferCorrupted) else type(error).__name__

@@ -24,7 +24,7 @@ _MOST_PARTS = 10_000
 
 
 @dataclass(frozen=True)
-class Sums:
+class Checksums:
     """What a request's body is checked by, as S3 writes them.
 
     The MD5 is for servers that know no SHA-256, and because most give it back as the `ETag`: it
@@ -40,11 +40,11 @@ class Sums:
         return f'"{base64.b64decode(self.md5).hex()}"'
 
 
-def sums_of(data: bytes) -> Sums:
+def checksums_of(data: bytes) -> Checksums:
     """Return the checksums of a body."""
     md5 = hashlib.md5(data, usedforsecurity=False).digest()
     sha256 = hashlib.sha256(data).digest()
-    return Sums(base64.b64encode(md5).decode(), base64.b64encode(sha256).decode())
+    return Checksums(base64.b64encode(md5).decode(), base64.b64encode(sha256).decode())
 
 
 @dataclass(frozen=True)
@@ -61,18 +61,18 @@ class MultipartUpload:
     checks_sums: Callable[[], bool]
 
     def send(self, path: Path, at: int, size: int, sha256: str, progress: Progress | None) -> bool:
-        """Send `size` bytes from `at` on; tell whether the server vouched for every one.
+        """Send `size` bytes from `at` on; return whether the server vouched for every one.
 
         A part that fails is sent again by itself. Raises `StoreFailed`, also when the bytes don't
         have the digest `sha256`; nothing is left behind then.
         """
-        upload = self.requests.run("begin an object", self._begin)
+        upload = self.requests.run("begin an object", self._create_upload)
         try:
             hasher = hashlib.sha256()
             parts: list[CompletedPartTypeDef] = []
             vouched = True
             for part, part_bytes, part_vouched in run_ahead(
-                self._parts(upload, path, at, size, hasher.update)
+                self._part_tasks(upload, path, at, size, hasher.update)
             ):
                 parts.append(part)
                 vouched = vouched and part_vouched
@@ -80,11 +80,13 @@ class MultipartUpload:
                     progress(part_bytes)
             if hasher.hexdigest() != sha256:
                 raise changed_file(path)
-            ended = self.requests.run("end an object", partial(self._end, upload, parts))
+            ended = self.requests.run(
+                "end an object", partial(self._complete_upload, upload, parts)
+            )
         except BaseException:
             from botocore.exceptions import BotoCoreError, ClientError
 
-            # What stays is found by `abandon_uploads`; the first error is the one to tell.
+            # What stays is found by `abandon_uploads`; the first error is the one to raise.
             with suppress(BotoCoreError, ClientError):
                 self.client.abort_multipart_upload(
                     Bucket=self.bucket, Key=self.key, UploadId=upload
@@ -92,22 +94,22 @@ class MultipartUpload:
             raise
         return vouched and ended
 
-    def _parts(
-        self, upload: str, path: Path, at: int, size: int, hashed: Callable[[bytes], None]
+    def _part_tasks(
+        self, upload: str, path: Path, at: int, size: int, update_hash: Callable[[bytes], None]
     ) -> Iterator[Callable[[], tuple[CompletedPartTypeDef, int, bool]]]:
         part_bytes = max(_PART_BYTES, -(-size // _MOST_PARTS))
         with path.open("rb") as stream:
             stream.seek(at)
             for number in range(1, -(-size // part_bytes) + 1):
                 data = stream.read(min(part_bytes, size - (number - 1) * part_bytes))
-                hashed(data)
+                update_hash(data)
                 send = partial(self._send_part, upload, number, data)
                 yield partial(self.requests.run, "keep a part of an object", send)
 
     def _send_part(
         self, upload: str, number: int, data: bytes
     ) -> tuple[CompletedPartTypeDef, int, bool]:
-        sums = sums_of(data)
+        sums = checksums_of(data)
         answer = self.client.upload_part(
             Bucket=self.bucket, Key=self.key, UploadId=upload, PartNumber=number, Body=data,
             ContentMD5=sums.md5, ChecksumSHA256=sums.sha256,
@@ -118,13 +120,13 @@ class MultipartUpload:
         }  # fmt: skip
         return part, len(data), etag == sums.etag or self.checks_sums()
 
-    def _begin(self) -> str:
+    def _create_upload(self) -> str:
         answer = self.client.create_multipart_upload(
             Bucket=self.bucket, Key=self.key, ChecksumAlgorithm="SHA256"
         )
         return answer["UploadId"]
 
-    def _end(self, upload: str, parts: list[CompletedPartTypeDef]) -> bool:
+    def _complete_upload(self, upload: str, parts: list[CompletedPartTypeDef]) -> bool:
         """Put the parts together; False when it isn't known whether that was done before."""
         try:
             self.client.complete_multipart_upload(

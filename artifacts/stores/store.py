@@ -47,18 +47,18 @@ class Guarantees:
     @property
     def lacking(self) -> tuple[str, ...]:
         """What the store doesn't guarantee, and what is done instead, in sentences."""
-        told = []
+        sentences = []
         if not self.conditional_writes:
-            told.append(
+            sentences.append(
                 "The store ignores If-None-Match: of two who write an entry at the same time, one "
                 "is told by reading back after a pause, but a writer that stalls longer than the "
                 "pause can still replace the other's entry. Let one machine at a time write here"
             )
         if not self.checksums:
-            told.append(
+            sentences.append(
                 "The store doesn't check bytes that it is sent: they are compared afterwards"
             )
-        return tuple(told)
+        return tuple(sentences)
 
 
 class Store(Protocol):
@@ -72,7 +72,7 @@ class Store(Protocol):
         """The store's address, which holds no secret."""
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write a new key; tell whether it holds `data` now, or something else stood there."""
+        """Write a new key; return whether it holds `data` now, or something else stood there."""
 
     def replace(self, key: str, data: bytes) -> None:
         """Write a key, whatever it held; a reader sees the old bytes or the new ones, whole."""
@@ -95,14 +95,14 @@ class Store(Protocol):
         """Write the key's bytes into the file `to` from `at` on, and cut it behind them.
 
         Bytes behind `at` that `to` holds already count as fetched, so a download that broke off
-        goes on; `progress` is told of them, too. Whether they are right is for the caller to check.
+        goes on; `progress` is called with them, too. The caller checks whether they are right.
         """
 
     def stat(self, key: str) -> Stored | None:
         """Return what the store says of a key; None where it isn't there."""
 
     def matches(self, key: str, sha256: str) -> bool:
-        """Tell whether the key's bytes have this digest, as far as the store can say by itself.
+        """Return whether the key's bytes have this digest, as far as the store can say by itself.
 
         A folder reads them. S3 is asked for the checksum that it keeps; without one they count.
         """

@@ -1,4 +1,4 @@
-"""The choreography of a night: who asks the toolchain, who rebuilds which model, what is told."""
+"""A night's choreography: who asks the toolchain, who rebuilds which model, what is reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import get_client
 from prefect.logging import get_run_logger
 
-from handoff.artifacts.conformance.table import Conformance, told_changes
+from handoff.artifacts.conformance.table import Conformance, describe_changes
 from handoff.artifacts.errors import HandoffError, first_line
 from handoff.artifacts.host import HostSettings
 from handoff.artifacts.night import Night, NightRow, Outcome
@@ -24,7 +24,7 @@ from handoff.artifacts.record import to_plain
 from handoff.flows import policies
 from handoff.flows.children import (
     MOST_ATTEMPTS,
-    Child,
+    ChildRun,
     find_deployment,
     read_deployment,
     start,
@@ -48,43 +48,45 @@ def conform_tonight(
 
     A table that is missing for a target of the night's models is made, by a worker where there is
     a stack. One that is there costs a look into the store. What can't be made stops no night: it is
-    told.
+    reported.
     """
     targets = {
         target: None for one in surveyed for target in one.recipe.resolved_targets()
         if isinstance(target, CpuTarget) and target.cpu_flags <= host_cpu_flags()
     }  # fmt: skip
-    told: list[str] = []
+    sentences: list[str] = []
     for target in targets:
         try:
-            told += _conform(host, registrar, target, stamp)
+            sentences += _conform_target(host, registrar, target, stamp)
         except HandoffError as error:
-            told.append(f"{target.slug}: its operators could not be asked: {first_line(error)}")
-    return tuple(told)
+            sentences.append(
+                f"{target.slug}: its operators could not be asked: {first_line(error)}"
+            )
+    return tuple(sentences)
 
 
-def _conform(
+def _conform_target(
     host: HostSettings, registrar: StepProcess, target: CpuTarget, stamp: str
 ) -> tuple[str, ...]:
-    tables = _read(host, registrar, target)
+    tables = _read_tables(host, registrar, target)
     # One that comes with the code is signed and shown once, too, which asks nothing again.
     if tables.today is None or tables.today.unasked or not tables.is_kept:
-        made = _make(host, registrar, target, stamp)
-        if made is None:
+        table = _make_table(host, registrar, target, stamp)
+        if table is None:
             return (f"{target.slug}: no worker has asked its operators",)
-        tables = Tables(made, tables.before)
+        tables = Tables(table, tables.before)
     if tables.today is None or tables.before is None:
         return ()
-    return told_changes(tables.before, tables.today)
+    return describe_changes(tables.before, tables.today)
 
 
-def _read(host: HostSettings, registrar: StepProcess, target: CpuTarget) -> Tables:
+def _read_tables(host: HostSettings, registrar: StepProcess, target: CpuTarget) -> Tables:
     return read_tables(
         registrar, ReadTablesJob(host.stores, host.compiler, target, time.time()), target.slug
     )
 
 
-def _make(
+def _make_table(
     host: HostSettings, registrar: StepProcess, target: CpuTarget, stamp: str
 ) -> Conformance | None:
     """Return the table that is made now, here or by a worker; None where none of them has."""
@@ -94,14 +96,16 @@ def _make(
         deployment = find_deployment(client, CONFORMANCE)
         if deployment is None:
             return None
-        wanted = {"parameters": {"target": target.slug}}
+        parameters = {"parameters": {"target": target.slug}}
         key = f"conformance:{stamp}:{target.slug}"
         run = start(
             client,
-            Child(deployment, key, wanted, (f"night:{stamp}",), f"conformance of {target.slug}"),
+            ChildRun(
+                deployment, key, parameters, (f"night:{stamp}",), f"conformance of {target.slug}"
+            ),
         )
     wait_for([run], policies.WAITS_S["conformance"])
-    return _read(host, registrar, target).today
+    return _read_tables(host, registrar, target).today
 
 
 _STAMP = "%Y%m%dT%H%M%SZ"
@@ -117,10 +121,10 @@ def night_stamp(run: str) -> str:
     with the same night.
     """
     with get_client(sync_client=True) as client:
-        found = client.read_flow_run(UUID(run))
-        while (found.idempotency_key or "").startswith("resume:"):
-            found = client.read_flow_run(UUID((found.idempotency_key or "").split(":")[1]))
-    began = found.expected_start_time or found.created or datetime.now(UTC)
+        flow_run = client.read_flow_run(UUID(run))
+        while (flow_run.idempotency_key or "").startswith("resume:"):
+            flow_run = client.read_flow_run(UUID((flow_run.idempotency_key or "").split(":")[1]))
+    began = flow_run.expected_start_time or flow_run.created or datetime.now(UTC)
     return began.astimezone(UTC).strftime(_STAMP)
 
 
@@ -135,14 +139,14 @@ class NightWork:
 
     def note(self, rows: Iterable[NightRow]) -> None:
         """Keep the rows of models that have none yet."""
-        if told := tuple(rows):
-            note_rows(self.registrar, NoteRowsJob(self.host.stores, self.stamp, told))
+        if noted := tuple(rows):
+            note_rows(self.registrar, NoteRowsJob(self.host.stores, self.stamp, noted))
 
     def rows(self) -> dict[str, NightRow]:
         """Return the rows that are there so far, by their models."""
         job = ReadRowsJob(self.host.stores, self.stamp, time.time())
-        found = read_rows(self.registrar, job)
-        return {row.model: row for row in found.rows}
+        result = read_rows(self.registrar, job)
+        return {row.model: row for row in result.rows}
 
 
 def rebuild_models(
@@ -153,24 +157,26 @@ def rebuild_models(
     Those that have a row of this night already, since an earlier run crashed, are left as they are.
     """
     known = work.rows()
-    left = [one for one in surveyed if one.model not in known]
-    work.note(_told(one) for one in left if not one.is_due)
-    due = [_wanted(work, one) for one in left if one.is_due]
-    ends = _by_workers(work, due) if work.host.is_worker else _one_by_one(due, rebuild)
+    remaining = [one for one in surveyed if one.model not in known]
+    work.note(_row_without_rebuild(one) for one in remaining if not one.is_due)
+    due = [_rebuild_parameters(work, one) for one in remaining if one.is_due]
+    ends = (
+        _rebuild_by_workers(work, due) if work.host.is_worker else _rebuild_one_by_one(due, rebuild)
+    )
     rows = work.rows()
     # Their runs ended without a word: killed, or never begun.
     silent = {
         one.model: NightRow(one.model, "crashed", one.version, why=end.why, run=end.run)
         for one in due
         if one.model not in rows
-        for end in [ends.get(one.model, _End())]
+        for end in [ends.get(one.model, _RunEnd())]
     }
     work.note(silent.values())
     rows |= silent
     return tuple(rows[model] for model in sorted(rows))
 
 
-def _told(one: Surveyed) -> NightRow:
+def _row_without_rebuild(one: Surveyed) -> NightRow:
     """Return the row of a model for which nothing is to be done."""
     outcome: Outcome = "failed" if one.problem else "refused" if one.refused else "unchanged"
     why = one.problem or one.refused or one.why
@@ -178,7 +184,7 @@ def _told(one: Surveyed) -> NightRow:
     return NightRow(one.model, outcome, old, new, why=why, made_from=one.today)
 
 
-def _wanted(work: NightWork, one: Surveyed) -> RebuildParameters:
+def _rebuild_parameters(work: NightWork, one: Surveyed) -> RebuildParameters:
     return RebuildParameters(
         model=one.model,
         version=one.version,
@@ -191,45 +197,49 @@ def _wanted(work: NightWork, one: Surveyed) -> RebuildParameters:
 
 
 @dataclass(frozen=True)
-class _End:
+class _RunEnd:
     """How a model's run ended, and the run's page."""
 
     why: str = "it ended without a word"
     run: str = ""
 
 
-def _by_workers(work: NightWork, due: list[RebuildParameters]) -> Mapping[str, _End]:
+def _rebuild_by_workers(work: NightWork, due: list[RebuildParameters]) -> Mapping[str, _RunEnd]:
     """Have workers rebuild the models, many at once; return how their runs ended."""
     with get_client(sync_client=True) as client:
         deployment = read_deployment(client, RECOMPILE_MODEL)
         children = [
-            Child(
+            ChildRun(
                 deployment,
-                f"recompile:{work.stamp}:{wanted.model}",
-                {"parameters": wanted.model_dump(mode="json")},
-                (f"model:{wanted.model}", f"night:{work.stamp}"),
+                f"recompile:{work.stamp}:{parameters.model}",
+                {"parameters": parameters.model_dump(mode="json")},
+                (f"model:{parameters.model}", f"night:{work.stamp}"),
                 # It is named so from the start, and not when a worker takes it up.
-                f"recompile {wanted.model}@{wanted.version}",
+                f"recompile {parameters.model}@{parameters.version}",
             )
-            for wanted in due
+            for parameters in due
         ]
         started = start_all(client, children)
-    runs = {wanted.model: run for wanted, run in zip(due, started, strict=True)}
-    ended = wait_for(runs.values(), policies.WAITS_S["night"])
-    found = {}
-    for model, run in runs.items():
+    run_by_model = {parameters.model: run for parameters, run in zip(due, started, strict=True)}
+    ended = wait_for(run_by_model.values(), policies.WAITS_S["night"])
+    ends = {}
+    for model, run in run_by_model.items():
         last = ended[run.id]
         why = f"{last.state.name}: {last.state.message}" if last.state else "no state"
-        found[model] = _End(why, page_of(work.host, last.id))
-    return found
+        ends[model] = _RunEnd(why, page_of(work.host, last.id))
+    return ends
 
 
-def _one_by_one(due: list[RebuildParameters], rebuild: Rebuild) -> Mapping[str, _End]:
+def _rebuild_one_by_one(due: list[RebuildParameters], rebuild: Rebuild) -> Mapping[str, _RunEnd]:
     """Rebuild the models in this process; return what ended those that failed."""
-    return {wanted.model: _End(why) for wanted in due if (why := _rebuild_here(wanted, rebuild))}
+    return {
+        parameters.model: _RunEnd(why)
+        for parameters in due
+        if (why := _rebuild_here(parameters, rebuild))
+    }
 
 
-def _rebuild_here(wanted: RebuildParameters, rebuild: Rebuild) -> str:
+def _rebuild_here(parameters: RebuildParameters, rebuild: Rebuild) -> str:
     """Rebuild a model; return what ended it early, "" where nothing did.
 
     What is no refusal (a server or a disk that fails, say) is a crash, and tried again as often as
@@ -238,28 +248,30 @@ def _rebuild_here(wanted: RebuildParameters, rebuild: Rebuild) -> str:
     why = ""
     for attempt in range(1, MOST_ATTEMPTS + 1):
         try:
-            rebuild(wanted, attempt)
+            rebuild(parameters, attempt)
         except HandoffError as refusal:
             return f"{type(refusal).__name__}: {refusal}"
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
-            _LOGGER.exception("%s crashed, attempt %d", wanted.model, attempt)
+            _LOGGER.exception("%s crashed, attempt %d", parameters.model, attempt)
         else:
             return ""
     return why
 
 
-def tell_night(work: NightWork, folder: Path, night: Night) -> None:
+def report_night(work: NightWork, folder: Path, night: Night) -> None:
     """Keep the night's record and show it: in the log, in Prefect's report, in MLflow."""
     job = ShowNightJob(work.host.stores, night, folder, own_page(work.host))
     shown = show_night(work.registrar, job)
     get_run_logger().info("%s", shown.table)
     page = mlflow_page(work.host.stores.tracking_uri, shown.place)
-    told = f"{shown.markdown}\n[In MLflow]({page}): the trends, too.\n" if page else shown.markdown
-    create_markdown_artifact(key="nightly", markdown=told, description=shown.headline)
+    markdown = (
+        f"{shown.markdown}\n[In MLflow]({page}): the trends, too.\n" if page else shown.markdown
+    )
+    create_markdown_artifact(key="nightly", markdown=markdown, description=shown.headline)
 
 
-def sum_up(
+def summarise_night(
     stamp: str,
     survey: Survey,
     alias: str,

@@ -38,14 +38,14 @@ from handoff.flows.nightly.night import (
     conform_tonight,
     night_stamp,
     rebuild_models,
-    sum_up,
-    tell_night,
+    report_night,
+    summarise_night,
 )
-from handoff.flows.pages import REFUSALS, own_page, refusals_shown
+from handoff.flows.pages import REFUSALS, own_page, report_refusals
 from handoff.flows.parameters import EVERYTHING, Attempt, RebuildParameters, RecompileParameters
-from handoff.flows.registering import Wanted
-from handoff.flows.releasing import make_release, opened_workspace
-from handoff.flows.rescheduling import handed_back
+from handoff.flows.registering import ReleaseSpec
+from handoff.flows.releasing import build_workspace, make_release
+from handoff.flows.rescheduling import reschedule_machine_faults
 from handoff.flows.steps import (
     append,
     catalogue,
@@ -58,7 +58,7 @@ from handoff.flows.steps import (
     survey,
     three_way,
 )
-from handoff.flows.target.elsewhere import Elsewhere, find_routes
+from handoff.flows.target.elsewhere import RemoteTargets, find_routes
 from handoff.tasks.nightly.messages import NoteRowsJob, SurveyJob
 from handoff.tasks.registry.appending import Change, told_as_done
 from handoff.tasks.registry.changes import Author, PromoteRequest
@@ -69,7 +69,7 @@ from handoff.tasks.timing.messages import ThreeWayJob
 
 
 @dataclass(frozen=True)
-class _Pair:
+class _VersionPair:
     """Both versions of a model: the one that is served, and the one that was made."""
 
     old: int
@@ -85,7 +85,7 @@ def rebuild(
     began = time.monotonic()
     error: HandoffError | None = None
     try:
-        with handed_back(host):
+        with reschedule_machine_faults(host):
             row = _rebuild(host, parameters)
     except HandoffError as ended:
         error = ended
@@ -94,34 +94,36 @@ def rebuild(
         outcome: Outcome = "refused" if is_refused else "failed"
         row = NightRow(parameters.model, outcome, parameters.version, why=str(ended))
     took = time.monotonic() - began
-    told = replace(row, seconds=took, made_from=parameters.made_from, run=own_page(host))
-    return told, error
+    finished = replace(row, seconds=took, made_from=parameters.made_from, run=own_page(host))
+    return finished, error
 
 
 def _rebuild(host: HostSettings, parameters: RebuildParameters) -> NightRow:
     recipe, model, old = parameters.parsed_recipe(), parameters.model, parameters.version
-    elsewhere = find_routes(recipe) if host.is_worker else Elsewhere()
+    elsewhere = find_routes(recipe) if host.is_worker else RemoteTargets()
     with (
-        opened_workspace(host) as workspace,
+        build_workspace(host) as workspace,
         Processes(workspace, recipe, elsewhere=elsewhere.routes) as processes,
     ):
-        restoring = RestoreJob(host.stores, model, old, workspace / "delivered")
-        restored = restore(processes.registrar(), restoring)
+        restore_job = RestoreJob(host.stores, model, old, workspace / "delivered")
+        restored = restore(processes.registrar(), restore_job)
         processes.know(restored.folder)
-        asked = parameters.as_release(str(restored.folder))
-        with refusals_shown(host, asked, workspace) as attempted:
-            attempted.delivery = restored.folder
-            wanted = Wanted(asked, restored.folder, recipe, host, restored.lineage, attempted.began)
-            told = make_release(processes, wanted, elsewhere)
-        new: int = told["version"]
+        release = parameters.as_release(str(restored.folder))
+        with report_refusals(host, release, workspace) as release_attempt:
+            release_attempt.delivery = restored.folder
+            spec = ReleaseSpec(
+                release, restored.folder, recipe, host, restored.lineage, release_attempt.began
+            )
+            result = make_release(processes, spec, elsewhere)
+        new: int = result["version"]
         if new == old:
             return NightRow(model, "unchanged", old, old, why="what was made is what is served")
-        asking = RecordsJob(host.stores, model, (old, new))
-        pair = _Pair(old, new, *records(processes.registrar(), asking).manifests)
+        records_job = RecordsJob(host.stores, model, (old, new))
+        pair = _VersionPair(old, new, *records(processes.registrar(), records_job).manifests)
         return _settle(processes, host, parameters, pair, compare(processes, host, pair))
 
 
-def _pulled(
+def _pull_package(
     processes: Processes, host: HostSettings, model: str, version: int, target: str
 ) -> Path:
     """Return the folder of a version's packages for `target`, verified."""
@@ -130,7 +132,7 @@ def _pulled(
     return folder
 
 
-def compare(processes: Processes, host: HostSettings, pair: _Pair) -> tuple[Comparison, ...]:
+def compare(processes: Processes, host: HostSettings, pair: _VersionPair) -> tuple[Comparison, ...]:
     """Compare both versions for every target that both have, beside eager and float64."""
     # A version that was found again has not made it yet.
     reference = processes.jobs.reference_file
@@ -139,20 +141,20 @@ def compare(processes: Processes, host: HostSettings, pair: _Pair) -> tuple[Comp
         run_reference(processes.runner(), processes.jobs.reference(optimized))
     outputs = tuple(spec.name for spec in pair.after.signature.outputs)
     before = {record.slug: record for record in pair.before.targets if record.accepted}
-    found = []
+    comparisons = []
     for record in pair.after.targets:
         slug = record.slug
         if slug not in before or not record.accepted:
             continue
         missing, old = "", None
         try:
-            old = _pulled(processes, host, pair.before.model, pair.old, slug)
+            old = _pull_package(processes, host, pair.before.model, pair.old, slug)
         except PackageRefused as error:
             missing = str(error)
         job = ThreeWayJob(
             target=slug,
             old=old,
-            new=_pulled(processes, host, pair.after.model, pair.new, slug),
+            new=_pull_package(processes, host, pair.after.model, pair.new, slug),
             before=before[slug],
             after=record,
             staging=processes.jobs.staging,
@@ -163,22 +165,22 @@ def compare(processes: Processes, host: HostSettings, pair: _Pair) -> tuple[Comp
             new_version=pair.new,
             old_missing=missing,
         )
-        found.append(three_way(processes.runner(parse_target(slug)), job, slug))
-    return tuple(found)
+        comparisons.append(three_way(processes.runner(parse_target(slug)), job, slug))
+    return tuple(comparisons)
 
 
 def _settle(
     processes: Processes,
     host: HostSettings,
     parameters: RebuildParameters,
-    pair: _Pair,
+    pair: _VersionPair,
     comparisons: tuple[Comparison, ...],
 ) -> NightRow:
     """Let the alias point to the new version, unless it is worse, or the alias was moved."""
-    told = NightRow(parameters.model, "kept", pair.old, pair.new, comparisons=comparisons)
+    row = NightRow(parameters.model, "kept", pair.old, pair.new, comparisons=comparisons)
     worse = [reason for one in comparisons if one.verdict == "worse" for reason in one.reasons]
     if worse:
-        return replace(told, why="; ".join(worse))
+        return replace(row, why="; ".join(worse))
     measured = tuple(beside for one in comparisons for beside in one.beside)
     request = PromoteRequest(parameters.model, pair.new, parameters.alias, measured=measured)
     author = Author(parameters.by, f"nightly: {'; '.join(parameters.changed)}", flow_run.id or "")
@@ -187,15 +189,15 @@ def _settle(
         appended = append(processes.registrar(), processes.signer(), change)
     except (BlessingRefused, RegistryFailed) as error:
         # A rule that is broken, or somebody who has moved the alias meanwhile: it stays.
-        return replace(told, why=str(error))
+        return replace(row, why=str(error))
     reasons = [reason for one in comparisons if one.verdict == "better" for reason in one.reasons]
     try:
         with told_as_done(parameters.model, appended):
             catalogue(processes.registrar(), CatalogueJob(host.stores, parameters.model))
     except NotShownYet as error:
-        # It is done, and MLflow can be told later.
+        # It is done, and MLflow can be updated later.
         reasons.append(str(error))
-    return replace(told, outcome="replaced", why="; ".join(reasons) or "as right and as fast")
+    return replace(row, outcome="replaced", why="; ".join(reasons) or "as right and as fast")
 
 
 @flow(**policies.RECOMPILE_MODEL)
@@ -224,18 +226,18 @@ def recompile(parameters: RecompileParameters = EVERYTHING, attempt: Attempt = 1
     """
     host = host_settings()
     stamp = night_stamp(flow_run.id or "")
-    looking = SurveyJob(
+    job = SurveyJob(
         host.stores, parameters.alias, host.recipes, host.compiler, tuple(parameters.models)
     )
-    with handed_back(host), opened_registrar(host) as (registrar, scratch):
-        surveyed = survey(registrar, looking)
+    with reschedule_machine_faults(host), opened_registrar(host) as (registrar, scratch):
+        surveyed = survey(registrar, job)
         work = NightWork(host, registrar, parameters, stamp)
         # First: which operators the toolchain gets wrong belongs into the records that follow.
-        asked = surveyed.models if parameters.conformance else ()
-        operators = conform_tonight(host, registrar, asked, stamp)
+        models = surveyed.models if parameters.conformance else ()
+        operators = conform_tonight(host, registrar, models, stamp)
         rows = rebuild_models(work, surveyed.models, recompile_model)
-        night = sum_up(stamp, surveyed, parameters.alias, rows, operators)
-        tell_night(work, scratch / "night", night)
+        night = summarise_night(stamp, surveyed, parameters.alias, rows, operators)
+        report_night(work, scratch / "night", night)
     if night.exit_status:
         bad = [f"{row.model}: {row.outcome}, {row.why}" for row in rows if row.outcome in ALARMING]
         raise NightFailed(

@@ -16,10 +16,10 @@ from handoff.artifacts.release.manifest import ANSWER_FILE, TargetAnswer
 from handoff.flows import policies
 from handoff.flows.host import host_settings
 from handoff.flows.parameters import Attempt, BuildTargetParameters
-from handoff.flows.releasing import opened_workspace
-from handoff.flows.rescheduling import handed_back
+from handoff.flows.releasing import build_workspace
+from handoff.flows.rescheduling import reschedule_machine_faults
 from handoff.flows.steps import known_wrong, optimize, receive, send, take_in
-from handoff.flows.target.elsewhere import told_answer
+from handoff.flows.target.elsewhere import format_answer
 from handoff.flows.target.targets import build
 from handoff.tasks.conformance.messages import KnownWrongJob
 from handoff.tasks.fetch.messages import ReceiveJob, SendJob
@@ -37,19 +37,19 @@ def build_target(parameters: BuildTargetParameters, attempt: Attempt = 1) -> Sta
     host = host_settings()
     recipe = replace(parameters.parsed_recipe(), targets=(parameters.target,))
     with (
-        handed_back(host),
-        opened_workspace(host) as workspace,
+        reschedule_machine_faults(host),
+        build_workspace(host) as workspace,
         Processes(workspace, recipe, fresh=parameters.rebuild) as processes,
     ):
-        fetching = ReceiveJob(host.stores, Digest(parameters.delivery), workspace / "delivered")
-        delivered = receive(processes.registrar(), fetching).folder
+        receive_job = ReceiveJob(host.stores, Digest(parameters.delivery), workspace / "delivered")
+        delivered = receive(processes.registrar(), receive_job).folder
         processes.know(delivered)
         taken = take_in(processes.graph, IntakeJob(delivered, processes.jobs.staging))
         optimized = optimize(processes.graph, processes.jobs.optimize())
-        looking_up = KnownWrongJob(
+        faults_job = KnownWrongJob(
             host.stores, host.compiler, recipe.resolved_targets(), recipe.options, optimized.calls
         )
-        faults = known_wrong.submit(processes.registrar(), looking_up)
+        faults = known_wrong.submit(processes.registrar(), faults_job)
         processes.graph.close()
         built = build(
             processes, optimized, assemble.signature_of(taken.contract, optimized), faults
@@ -59,6 +59,6 @@ def build_target(parameters: BuildTargetParameters, attempt: Attempt = 1) -> Sta
         processes.jobs.release.mkdir(parents=True, exist_ok=True)
         text = json.dumps(to_plain(answer))
         (processes.jobs.release / ANSWER_FILE).write_text(text, encoding="utf-8")
-        sending = SendJob(host.stores, processes.jobs.release, processes.jobs.staging)
-        sent = send(processes.registrar(), sending)
-    return Completed(message=told_answer(parameters.label, record.verdict, sent.parts))
+        send_job = SendJob(host.stores, processes.jobs.release, processes.jobs.staging)
+        sent = send(processes.registrar(), send_job)
+    return Completed(message=format_answer(parameters.label, record.verdict, sent.parts))

@@ -23,9 +23,9 @@ from handoff.artifacts.recipe.target import CudaTarget, Target
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.artifacts.release.manifest import ANSWER_FILE, TargetAnswer
 from handoff.flows import policies
-from handoff.flows.children import Child, find_deployment, start, wait_for
-from handoff.flows.names import deployed, target_pool
-from handoff.flows.registering import Wanted
+from handoff.flows.children import ChildRun, find_deployment, start, wait_for
+from handoff.flows.names import deployment_name, target_pool
+from handoff.flows.registering import ReleaseSpec
 from handoff.flows.steps import receive, send
 from handoff.tasks.fetch.messages import ReceiveJob, SendJob
 from handoff.tasks.registry import target_record
@@ -37,7 +37,7 @@ _PARTS = re.compile(_ANSWER.format("(sha256:[0-9a-f]{64})"))
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class RemoteTargets:
     """Which targets are built elsewhere, by which deployment, and what is to be said of the others.
 
     A target whose deployment `build-target/SLUG` has a worker that is online is built there, also
@@ -49,14 +49,16 @@ class Elsewhere:
     notes: tuple[str, ...] = ()
 
 
-def find_routes(recipe: Recipe) -> Elsewhere:
+def find_routes(recipe: Recipe) -> RemoteTargets:
     """Ask Prefect's server which of the recipe's targets have machines of their own."""
     routes, notes = {}, []
     with get_client(sync_client=True) as client:
         for target in recipe.resolved_targets():
-            names = _hardware_of(target)
-            asked = (find_deployment(client, deployed("build-target", name)) for name in names)
-            deployment = next(filter(None, asked), None)
+            names = _hardware_slugs(target)
+            deployments = (
+                find_deployment(client, deployment_name("build-target", name)) for name in names
+            )
+            deployment = next(filter(None, deployments), None)
             if deployment is not None:
                 routes[target.slug] = deployment
             elif isinstance(target, CudaTarget) and not target.is_here:
@@ -65,10 +67,10 @@ def find_routes(recipe: Recipe) -> Elsewhere:
                     f"{target.slug}: no worker of a pool {pools} is online, so "
                     "that its package is built without a GPU and not verified"
                 )
-    return Elsewhere(routes, tuple(notes))
+    return RemoteTargets(routes, tuple(notes))
 
 
-def _hardware_of(target: Target) -> tuple[str, ...]:
+def _hardware_slugs(target: Target) -> tuple[str, ...]:
     """Return the targets whose pools have hardware for this one."""
     if isinstance(target, CudaTarget):
         return tuple(cuda_slug([member]) for member in target.members)
@@ -76,7 +78,7 @@ def _hardware_of(target: Target) -> tuple[str, ...]:
 
 
 def send_targets(
-    processes: Processes, wanted: Wanted, routes: Mapping[str, UUID], key: str
+    processes: Processes, spec: ReleaseSpec, routes: Mapping[str, UUID], key: str
 ) -> dict[str, FlowRun]:
     """Send the delivery to where targets are built, and start a run for each; return them by slug.
 
@@ -84,34 +86,36 @@ def send_targets(
     """
     if not routes:
         return {}
-    sent = send(processes.registrar(), SendJob(wanted.host.stores, processes.jobs.staging))
+    sent = send(processes.registrar(), SendJob(spec.host.stores, processes.jobs.staging))
     runs = {}
     with get_client(sync_client=True) as client:
         for slug, deployment in routes.items():
             parameters = {
                 "delivery": str(sent.parts),
-                "label": wanted.parameters.label,
+                "label": spec.parameters.label,
                 "target": slug,
-                "recipe": to_plain(wanted.recipe),
-                "rebuild": wanted.parameters.rebuild,
+                "recipe": to_plain(spec.recipe),
+                "rebuild": spec.parameters.rebuild,
             }
-            named = f"build {wanted.parameters.label} for {slug}"
-            child = Child(deployment, f"build:{key}:{slug}", {"parameters": parameters}, name=named)
+            name = f"build {spec.parameters.label} for {slug}"
+            child = ChildRun(
+                deployment, f"build:{key}:{slug}", {"parameters": parameters}, name=name
+            )
             runs[slug] = start(client, child)
     return runs
 
 
-def told_answer(label: str, verdict: str, parts: Digest) -> str:
+def format_answer(label: str, verdict: str, parts: Digest) -> str:
     """Return what a target's run says at its end: where its answer is, for `collect_targets`."""
     return f"{label}: {verdict}; {_ANSWER.format(parts)}"
 
 
 def collect_targets(
     processes: Processes,
-    wanted: Wanted,
+    spec: ReleaseSpec,
     runs: Mapping[str, FlowRun],
     delivery: Digest,
-    own: BuiltTargets,
+    local: BuiltTargets,
 ) -> BuiltTargets:
     """Wait for the runs, fetch what they made into the release, and put it beside our own.
 
@@ -119,13 +123,13 @@ def collect_targets(
     gave no package that can be shipped isn't found again by a later release, which starts again.
     """
     ended = wait_for(runs.values(), policies.WAITS_S["elsewhere"])
-    records = {record.slug: record for record in own.records}
-    toolchain, plan, asked = dict(own.toolchain), own.plan, dict(own.asked)
+    records = {record.slug: record for record in local.records}
+    toolchain, plan, asked = dict(local.toolchain), local.plan, dict(local.asked)
     for slug, first in runs.items():
         run = ended[first.id]
         try:
-            answer = _fetch(processes, wanted, slug, run)
-            _require_same(slug, answer, delivery, plan)
+            answer = _fetch(processes, spec, slug, run)
+            _require_matching_answer(slug, answer, delivery, plan)
         except StepCrashed as error:
             _dismiss(run)
             records[slug] = target_record.refuse_target(slug, error)
@@ -138,20 +142,20 @@ def collect_targets(
         plan = plan or answer.plan
         asked |= answer.asked
         records[slug] = answer.record
-        # What the release was made with here is told first; other machines add to it.
+        # What the release was made with here is listed first; other machines add to it.
         toolchain = {**{f"{slug}: {k}": v for k, v in answer.toolchain.items()}, **toolchain}
     return BuiltTargets(
-        tuple(records[target.slug] for target in wanted.recipe.resolved_targets()),
+        tuple(records[target.slug] for target in spec.recipe.resolved_targets()),
         toolchain,
         plan,
         asked,
     )
 
 
-def _fetch(processes: Processes, wanted: Wanted, slug: str, run: FlowRun) -> TargetAnswer:
+def _fetch(processes: Processes, spec: ReleaseSpec, slug: str, run: FlowRun) -> TargetAnswer:
     state = run.state
-    found = _PARTS.search(state.message or "") if state and state.is_final() else None
-    if found is None:
+    match = _PARTS.search(state.message or "") if state and state.is_final() else None
+    if match is None:
         raise StepCrashed(
             f"the run {run.name}, which builds {slug}, gave no package",
             expected="a run that is completed",
@@ -159,7 +163,7 @@ def _fetch(processes: Processes, wanted: Wanted, slug: str, run: FlowRun) -> Tar
             remedy="Look at that run in Prefect, then run the same release again",
         )
     folder = processes.jobs.workspace / "elsewhere" / slug
-    receive(processes.registrar(), ReceiveJob(wanted.host.stores, Digest(found.group(1)), folder))
+    receive(processes.registrar(), ReceiveJob(spec.host.stores, Digest(match.group(1)), folder))
     answer = _read_answer(folder / ANSWER_FILE)
     processes.jobs.release.mkdir(parents=True, exist_ok=True)
     built = folder / slug
@@ -190,13 +194,13 @@ def _dismiss(run: FlowRun) -> None:
         client.set_flow_run_state(run.id, dismissed, force=True)
 
 
-def _require_same(slug: str, answer: TargetAnswer, delivery: Digest, plan: str) -> None:
+def _require_matching_answer(slug: str, answer: TargetAnswer, delivery: Digest, plan: str) -> None:
     """Raise `StepCrashed` for an answer about another delivery, target or input plan."""
-    asked = (slug, delivery, plan or answer.plan)
-    given = (answer.record.slug, answer.delivery, answer.plan)
-    if asked != given:
+    expected = (slug, delivery, plan or answer.plan)
+    actual = (answer.record.slug, answer.delivery, answer.plan)
+    if expected != actual:
         raise StepCrashed(
             f"what was built elsewhere for {slug} is something else",
-            expected=" ".join(map(str, asked)), got=" ".join(map(str, given)),
+            expected=" ".join(map(str, expected)), got=" ".join(map(str, actual)),
             remedy="Give that pool's machines the same Handoff and torch as this one",
         )  # fmt: skip

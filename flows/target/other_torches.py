@@ -7,7 +7,7 @@ from dataclasses import replace
 from handoff.artifacts.errors import BlessingRefused, StepCrashed
 from handoff.artifacts.release.manifest import TargetRecord
 from handoff.flows.steps import make_torch, verify
-from handoff.flows.target.variants import Work
+from handoff.flows.target.variants import TargetContext
 from handoff.tasks.compile.messages import CompileResult
 from handoff.tasks.registry import target_record
 from handoff.tasks.release.jobs import is_tried_with_others, with_torch
@@ -16,7 +16,7 @@ from handoff.tasks.verify.messages import VerifyResult
 from handoff.tasks.verify.torch_versions.messages import MakeTorchJob, OtherTorchHere
 
 
-def made_torches(processes: Processes) -> tuple[OtherTorchHere, ...]:
+def make_other_torches(processes: Processes) -> tuple[OtherTorchHere, ...]:
     """Make an environment for each version that the recipe names, where it is of any use.
 
     Raises `EnvironmentLacking` where one can't be had: before anything is compiled.
@@ -31,29 +31,33 @@ def made_torches(processes: Processes) -> tuple[OtherTorchHere, ...]:
     )
 
 
-def try_with_others(work: Work, compiled: CompileResult, record: TargetRecord) -> TargetRecord:
-    """Compare an accepted package in each of the other versions; return the record that tells.
+def verify_with_other_torches(
+    context: TargetContext, compiled: CompileResult, record: TargetRecord
+) -> TargetRecord:
+    """Compare an accepted package in each of the other versions; return the record that says so.
 
-    What isn't right there, or ends the process, is told of that version and refuses nothing.
+    What isn't right there, or ends the process, is recorded for that version and refuses nothing.
     """
     if not record.accepted or not is_tried_with_others(record.slug):
         return record
     checks = []
-    for other in work.torches:
-        found: VerifyResult | BlessingRefused | StepCrashed
+    for other in context.torches:
+        result: VerifyResult | BlessingRefused | StepCrashed
         try:
-            found = _compare(work, compiled, other)
+            result = _compare(context, compiled, other)
         except (BlessingRefused, StepCrashed) as error:
-            found = error
-        checks.append(target_record.check_of(other.version, found))
+            result = error
+        checks.append(target_record.check_of(other.version, result))
     return target_record.with_torches(record, tuple(checks))
 
 
-def _compare(work: Work, compiled: CompileResult, other: OtherTorchHere) -> VerifyResult:
-    processes, slug = work.processes, work.target.slug
-    folder, library = processes.jobs.package(work.target), compiled.library.digest
+def _compare(
+    context: TargetContext, compiled: CompileResult, other: OtherTorchHere
+) -> VerifyResult:
+    processes, slug = context.processes, context.target.slug
+    folder, library = processes.jobs.package(context.target), compiled.library.digest
     job = replace(
-        processes.jobs.verify(slug, folder, library, work.optimized, work.reference),
+        processes.jobs.verify(slug, folder, library, context.optimized, context.reference),
         assumed=compiled.assumed, atomic_sums=compiled.atomic_sums, torch=other,
     )  # fmt: skip
-    return verify(processes.runner(work.target), job, with_torch(slug, other.version))
+    return verify(processes.runner(context.target), job, with_torch(slug, other.version))

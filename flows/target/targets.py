@@ -34,8 +34,15 @@ from handoff.flows.steps import (
     probe,
     run_reference,
 )
-from handoff.flows.target.other_torches import made_torches, try_with_others
-from handoff.flows.target.variants import PLAIN, Variant, Work, check, rate, try_variants
+from handoff.flows.target.other_torches import make_other_torches, verify_with_other_torches
+from handoff.flows.target.variants import (
+    PLAIN,
+    TargetContext,
+    Variant,
+    time_variants,
+    try_variants,
+    verify_variant,
+)
 from handoff.infra.engine.child import StepProcess
 from handoff.tasks.compile.arm.emulation import emulated_target, told_emulation
 from handoff.tasks.compile.messages import CompileResult
@@ -49,26 +56,26 @@ from handoff.tasks.timing.measured import Measured, keep, measuring_key, now, re
 from handoff.tasks.timing.messages import BenchmarkJob, BenchmarkResult
 from handoff.tasks.verify.interpret.messages import InterpretResult
 
-S = TypeVar("S", bound="_Stage")
-T = TypeVar("T", bound="_Stage")
+S = TypeVar("S", bound="_TargetState")
+T = TypeVar("T", bound="_TargetState")
 
 
 @dataclass(frozen=True)
-class _Stage:
+class _TargetState:
     """A target under way."""
 
-    work: Work
+    context: TargetContext
 
 
 @dataclass(frozen=True)
-class _Compiled(_Stage):
+class _CompiledTarget(_TargetState):
     """Its package was compiled, or refused by the compiler."""
 
     outcome: CompileResult | HandoffError
 
 
 @dataclass(frozen=True)
-class _Verified(_Stage):
+class _VerifiedTarget(_TargetState):
     """Its numbers are right; `accepted` are the variants to choose from, the plain one first."""
 
     accepted: tuple[Variant, ...]
@@ -76,23 +83,23 @@ class _Verified(_Stage):
 
 
 @dataclass(frozen=True)
-class _Chosen(_Stage):
+class _ChosenTarget(_TargetState):
     """The variant that is shipped lies where the plain one did."""
 
     winner: Variant
     candidates: tuple[Candidate, ...]
 
     @property
-    def probing(self) -> ProbeJob:
+    def probe_job(self) -> ProbeJob:
         """The job that calls its packages without Python."""
-        work = self.work
-        return work.processes.jobs.probe(
-            work.target, self.winner.compiled, work.signature, work.reference.file
+        context = self.context
+        return context.processes.jobs.probe(
+            context.target, self.winner.compiled, context.signature, context.reference.file
         )
 
 
 @dataclass(frozen=True)
-class _Probed(_Chosen):
+class _ProbedTarget(_ChosenTarget):
     """It was called and ill-treated; what is left is to time it."""
 
     probed: ProbeResult
@@ -111,7 +118,7 @@ def build(
     `signature` is what the release will say that the packages take and give, and `known` what they
     are asked for because the toolchain is known to get it wrong.
     """
-    torches = made_torches(processes)
+    torches = make_other_torches(processes)
     compiling = [
         (target, compile_package.submit(processes.compiler(target), job, target.slug))
         for target in processes.targets
@@ -123,27 +130,27 @@ def build(
     if not fit_side_by_side(optimized):
         wait([future for _, future in compiling])
     faults = known.result().faults
-    referring = processes.jobs.reference(optimized, faults)
-    reference = run_reference(processes.runner(), referring)
+    reference_job = processes.jobs.reference(optimized, faults)
+    reference = run_reference(processes.runner(), reference_job)
     # All of them first: what is timed beside a compiler says little.
     compiled = [
-        _Compiled(
-            Work(processes, target, optimized, reference, signature, torches, faults),
-            settle(future),
+        _CompiledTarget(
+            TargetContext(processes, target, optimized, reference, signature, torches, faults),
+            await_compilation(future),
         )
         for target, future in compiling
     ]
     toolchain: dict[str, str] = {}
-    for one in compiled:
-        if isinstance(one.outcome, CompileResult):
-            toolchain |= one.outcome.toolchain
-            _lighten(processes.runner(), one.outcome)
-    chosen = _one_by_one(_choose, _side_by_side(_verify, compiled))
-    records = _one_by_one(_time, _side_by_side(_probe, chosen))
+    for state in compiled:
+        if isinstance(state.outcome, CompileResult):
+            toolchain |= state.outcome.toolchain
+            _renew_if_large(processes.runner(), state.outcome)
+    chosen = _run_one_by_one(_choose, _run_side_by_side(_verify, compiled))
+    records = _run_one_by_one(_time, _run_side_by_side(_probe, chosen))
     return BuiltTargets(tuple(records), toolchain, reference.plan, reference.asked)
 
 
-def settle(compiling: PrefectFuture[CompileResult]) -> CompileResult | HandoffError:
+def await_compilation(compiling: PrefectFuture[CompileResult]) -> CompileResult | HandoffError:
     """Wait for a compilation; return what came out of it, or the refusal."""
     try:
         return compiling.result()
@@ -151,26 +158,26 @@ def settle(compiling: PrefectFuture[CompileResult]) -> CompileResult | HandoffEr
         return error
 
 
-def _one_by_one(
+def _run_one_by_one(
     stage: Callable[[S], T | TargetRecord], states: Sequence[S | TargetRecord]
 ) -> list[T | TargetRecord]:
-    return [_through(stage, state) for state in states]
+    return [_run_stage(stage, state) for state in states]
 
 
-def _side_by_side(
+def _run_side_by_side(
     stage: Callable[[S], T | TargetRecord], states: Sequence[S | TargetRecord]
 ) -> list[T | TargetRecord]:
     """Take all targets through a stage at once; one after the other where a GPU is to be shared."""
-    under_way = [state.work.target for state in states if isinstance(state, _Stage)]
+    under_way = [state.context.target for state in states if isinstance(state, _TargetState)]
     if len(under_way) < 2 or any(isinstance(target, CudaTarget) for target in under_way):
-        return _one_by_one(stage, states)
+        return _run_one_by_one(stage, states)
     with ThreadPoolExecutor(len(under_way)) as pool:
         # The flow's run, to which the steps belong, is known by the context.
-        futures = [pool.submit(copy_context().run, _through, stage, state) for state in states]
+        futures = [pool.submit(copy_context().run, _run_stage, stage, state) for state in states]
         return [future.result() for future in futures]
 
 
-def _through(stage: Callable[[S], T | TargetRecord], state: S | TargetRecord) -> T | TargetRecord:
+def _run_stage(stage: Callable[[S], T | TargetRecord], state: S | TargetRecord) -> T | TargetRecord:
     """Take a target through a stage, unless its record is written already."""
     if isinstance(state, TargetRecord):
         return state
@@ -181,129 +188,133 @@ def _through(stage: Callable[[S], T | TargetRecord], state: S | TargetRecord) ->
         # one that was killed where another machine can be asked.
         if error.is_machines and is_worker():
             raise
-        return target_record.refuse_target(state.work.target.slug, error)
+        return target_record.refuse_target(state.context.target.slug, error)
 
 
-def _verify(state: _Compiled) -> _Verified | TargetRecord:
+def _verify(state: _CompiledTarget) -> _VerifiedTarget | TargetRecord:
     """Verify a target's packages, and those of the variants that are wanted."""
-    work = state.work
-    compiler = work.processes.compiler(work.target)
+    context = state.context
+    compiler = context.processes.compiler(context.target)
     try:
         if isinstance(state.outcome, HandoffError):
             raise state.outcome
-        _lighten(compiler, state.outcome)
-        if isinstance(work.target, CudaTarget) and not work.target.is_here:
-            return _interpret(work, work.target, state.outcome)
-        job = work.processes.jobs.compile(work.optimized, work.target)
-        plain = check(work, PLAIN, job, state.outcome)
+        _renew_if_large(compiler, state.outcome)
+        if isinstance(context.target, CudaTarget) and not context.target.is_here:
+            return _interpret(context, context.target, state.outcome)
+        job = context.processes.jobs.compile(context.optimized, context.target)
+        plain = verify_variant(context, PLAIN, job, state.outcome)
         if not plain.verified.accepted:
-            return _refuse(work, plain)
-        verified = _Verified(work, *try_variants(work, plain))
-        _lighten(work.processes.runner(work.target), state.outcome)
+            return _refuse(context, plain)
+        verified = _VerifiedTarget(context, *try_variants(context, plain))
+        _renew_if_large(context.processes.runner(context.target), state.outcome)
         return verified
     finally:
         compiler.close()
 
 
-def _interpret(work: Work, target: CudaTarget, compiled: CompileResult) -> TargetRecord:
+def _interpret(context: TargetContext, target: CudaTarget, compiled: CompileResult) -> TargetRecord:
     """Return the record of a package whose GPU isn't here, its kernels' sources run if they can be.
 
     The compiler's process goes before: both hold the program.
     """
     record = target_record.built_only(target, compiled)
-    processes = work.processes
-    job = processes.jobs.interpret(work.optimized, target, compiled, work.reference.file)
+    processes = context.processes
+    job = processes.jobs.interpret(context.optimized, target, compiled, context.reference.file)
     process = processes.interpreter(target)
     try:
-        found = interpret(process, job, target.slug)
+        result = interpret(process, job, target.slug)
     except StepCrashed as error:
         # The package is as unverified as it was.
-        found = InterpretResult(None, unchecked=str(error))
+        result = InterpretResult(None, unchecked=str(error))
     finally:
         process.close()
-    return target_record.with_source_check(record, found)
+    return target_record.with_source_check(record, result)
 
 
-def _lighten(process: StepProcess, compiled: CompileResult) -> None:
+def _renew_if_large(process: StepProcess, compiled: CompileResult) -> None:
     """Let a process go that may hold large weights; the next step has another."""
     if is_large(compiled.library.size_bytes):
         process.renew()
 
 
-def _choose(state: _Verified) -> _Chosen:
+def _choose(state: _VerifiedTarget) -> _ChosenTarget:
     """Race the variants, and put the fastest one in the place of the plain one."""
-    work, plain = state.work, state.accepted[0]
+    context, plain = state.context, state.accepted[0]
     if not state.tried:
-        return _Chosen(work, plain, ())
-    candidates = rate(work, state.accepted, state.tried)
-    found = {variant.candidate.name: variant for variant in state.accepted}
-    winner = found[choose(candidates, work.processes.jobs.recipe.search.goal).name]
+        return _ChosenTarget(context, plain, ())
+    candidates = time_variants(context, state.accepted, state.tried)
+    variants = {variant.candidate.name: variant for variant in state.accepted}
+    winner = variants[choose(candidates, context.processes.jobs.recipe.search.goal).name]
     if winner is not plain:
         replace_folder(winner.folder, plain.folder)
-    return _Chosen(work, winner, candidates)
+    return _ChosenTarget(context, winner, candidates)
 
 
-def _probe(state: _Chosen) -> _Probed:
+def _probe(state: _ChosenTarget) -> _ProbedTarget:
     """Have the package called and ill-treated by a program without Python.
 
     What an earlier package of the same code was found to do is taken over, unless a rebuild is
     asked for.
     """
-    work, probing = state.work, state.probing
-    jobs, runner = work.processes.jobs, work.processes.runner(work.target)
-    key = measuring_key(probing, state.winner.compiled, work.reference, jobs.staging)
+    context, probe_job = state.context, state.probe_job
+    jobs, runner = context.processes.jobs, context.processes.runner(context.target)
+    key = measuring_key(probe_job, state.winner.compiled, context.reference, jobs.staging)
     known = None if jobs.fresh else recall(jobs.measured, key)
-    job = replace(probing, known=known.mechanics) if known else probing
-    # Without the runner nothing is probed, and why there is none is told here.
-    work.processes.tools(work.target).result()
-    found = probe(runner, job, work.target.slug)
-    _lighten(runner, state.winner.compiled)
-    return _Probed(work, state.winner, state.candidates, found, key, known)
+    job = replace(probe_job, known=known.mechanics) if known else probe_job
+    # Without the runner nothing is probed, and why there is none is raised here.
+    context.processes.tools(context.target).result()
+    probed = probe(runner, job, context.target.slug)
+    _renew_if_large(runner, state.winner.compiled)
+    return _ProbedTarget(context, state.winner, state.candidates, probed, key, known)
 
 
-def _time(state: _Probed) -> TargetRecord:
+def _time(state: _ProbedTarget) -> TargetRecord:
     """Time the package with and without Python, unless it is known; return the target's record."""
-    work, winner, known = state.work, state.winner, state.known
-    runner, slug = work.processes.runner(work.target), work.target.slug
-    jobs, measured = work.processes.jobs, state.probed
+    context, winner, known = state.context, state.winner, state.known
+    runner, slug = context.processes.runner(context.target), context.target.slug
+    jobs, measured = context.processes.jobs, state.probed
     if emulated_target(slug):
-        record = target_record.bless(slug, winner.compiled, work.reference, winner.verified, None)
-        return _under_emulation(target_record.with_mechanics(record, measured))
+        record = target_record.bless(
+            slug, winner.compiled, context.reference, winner.verified, None
+        )
+        return _with_emulation(target_record.with_mechanics(record, measured))
     if known:
         timed = BenchmarkResult(known.timings)
     else:
-        measured = measure(runner, MeasureJob(state.probing, state.probed), slug)
-        timing = BenchmarkJob(jobs.staging, jobs.package(work.target), work.reference.file, slug)
+        measured = measure(runner, MeasureJob(state.probe_job, state.probed), slug)
+        timing = BenchmarkJob(
+            jobs.staging, jobs.package(context.target), context.reference.file, slug
+        )
         timed = benchmark(runner, timing, slug)
         if measured.accepted:
             keep(jobs.measured, state.key, now(winner.compiled, measured.mechanics, timed.timings))
-    record = target_record.bless(slug, winner.compiled, work.reference, winner.verified, timed)
+    record = target_record.bless(slug, winner.compiled, context.reference, winner.verified, timed)
     record = target_record.with_mechanics(record, measured)
     record = replace(record, taken_over=known.package if known else None)
     record = target_record.with_search(record, state.candidates, winner.candidate.name)
-    return try_with_others(work, winner.compiled, record)
+    return verify_with_other_torches(context, winner.compiled, record)
 
 
-def _under_emulation(record: TargetRecord) -> TargetRecord:
+def _with_emulation(record: TargetRecord) -> TargetRecord:
     """Return the record with what has run the package where no processor of its kind has."""
     target = emulated_target(record.slug)
     return replace(record, emulated=told_emulation(target)) if target else record
 
 
-def _refuse(work: Work, plain: Variant) -> TargetRecord:
+def _refuse(context: TargetContext, plain: Variant) -> TargetRecord:
     """Return the record of a refused package, with where it goes wrong if its numbers do."""
-    target, verified = work.target, plain.verified
-    record = target_record.bless(target.slug, plain.compiled, work.reference, verified, None)
-    record = _under_emulation(record)
+    target, verified = context.target, plain.verified
+    record = target_record.bless(target.slug, plain.compiled, context.reference, verified, None)
+    record = _with_emulation(record)
     is_numeric = any(deviation.reasons for deviation in verified.deviations)
     if not is_numeric or not isinstance(target, CpuTarget):
         return record
-    if not work.processes.jobs.recipe.verify.localize_seconds:
+    if not context.processes.jobs.recipe.verify.localize_seconds:
         return record
-    job = work.processes.jobs.localize(work.optimized, target, verified, work.known)
+    job = context.processes.jobs.localize(context.optimized, target, verified, context.known)
     try:
-        found = localize(work.processes.compiler(target), job, target.slug)
-        return target_record.with_cause(record, found)
+        result = localize(context.processes.compiler(target), job, target.slug)
+        return target_record.with_cause(record, result)
     except HandoffError as error:
         # The refusal stands, whatever happens to the search for its cause.
         return target_record.with_cause(record, str(error))

@@ -28,7 +28,7 @@ PLAIN = "plain"
 
 
 @dataclass(frozen=True)
-class Work:
+class TargetContext:
     """What the work on one target goes by; `known` are the toolchain's faults in its graph."""
 
     processes: Processes
@@ -42,7 +42,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Variant:
-    """A package that was compiled and verified, and what is to be told of it."""
+    """A package that was compiled and verified, and what is reported of it."""
 
     folder: Path
     compiled: CompileResult
@@ -50,8 +50,8 @@ class Variant:
     candidate: Candidate
 
 
-def check(
-    work: Work,
+def verify_variant(
+    context: TargetContext,
     name: str,
     job: CompileJob,
     compiled: CompileResult,
@@ -62,26 +62,32 @@ def check(
     One that came from the cache and is wrong here is compiled again once, in `limit_s` seconds:
     what another machine or torch has left is no verdict on the model.
     """
-    checked = _check_once(work, name, job, compiled)
+    checked = _check_once(context, name, job, compiled)
     if checked.verified.accepted or not compiled.reused:
         return checked
     fresh = replace(job, fresh=True)
-    return _check_once(work, name, fresh, compile_variant(work, name, fresh, limit_s))
+    return _check_once(context, name, fresh, compile_variant(context, name, fresh, limit_s))
 
 
-def compile_variant(work: Work, name: str, job: CompileJob, limit_s: float) -> CompileResult:
+def compile_variant(
+    context: TargetContext, name: str, job: CompileJob, limit_s: float
+) -> CompileResult:
     """Compile a variant, or the plain package."""
-    slug = work.target.slug
+    slug = context.target.slug
     label = slug if name == PLAIN else f"{slug} {name}"
-    return compile_package(work.processes.compiler(work.target), job, label, limit_s)
+    return compile_package(context.processes.compiler(context.target), job, label, limit_s)
 
 
-def _check_once(work: Work, name: str, job: CompileJob, compiled: CompileResult) -> Variant:
-    verified = compare(work, job, compiled)
-    said_little = (*verified.blind, *verified.incomparable)
-    if verified.accepted and said_little:
-        verified = target_record.with_inside(verified, *look_inside(work, job, said_little))
-    told = Candidate(
+def _check_once(
+    context: TargetContext, name: str, job: CompileJob, compiled: CompileResult
+) -> Variant:
+    verified = compare(context, job, compiled)
+    inconclusive = (*verified.blind, *verified.incomparable)
+    if verified.accepted and inconclusive:
+        verified = target_record.with_inside(
+            verified, *compare_inner_values(context, job, inconclusive)
+        )
+    candidate = Candidate(
         name=name,
         accepted=verified.accepted,
         reasons=verified.reasons,
@@ -90,85 +96,87 @@ def _check_once(work: Work, name: str, job: CompileJob, compiled: CompileResult)
         max_abs=largest_difference(verified.deviations) or 0.0,
         metric=verified.metric,
     )
-    return Variant(job.folder, compiled, verified, told)
+    return Variant(job.folder, compiled, verified, candidate)
 
 
 def compare(
-    work: Work,
+    context: TargetContext,
     job: CompileJob,
     compiled: CompileResult,
     tapped: TapResult | None = None,
 ) -> VerifyResult:
     """Compare the packages that `job` has made with the reference, or with what was tapped."""
-    processes, slug = work.processes, work.target.slug
-    reference = tapped.reference if tapped else work.reference.file
-    calls = processes.jobs.calls(work.target, job.folder, compiled, work.signature, reference)
-    verifying = replace(
+    processes, slug = context.processes, context.target.slug
+    reference = tapped.reference if tapped else context.reference.file
+    calls = processes.jobs.calls(context.target, job.folder, compiled, context.signature, reference)
+    verify_job = replace(
         processes.jobs.verify(
-            slug, job.folder, compiled.library.digest, work.optimized, work.reference
+            slug, job.folder, compiled.library.digest, context.optimized, context.reference
         ),
         assumed=compiled.assumed, atomic_sums=compiled.atomic_sums, calls=calls,
     )  # fmt: skip
     if tapped:
-        verifying = replace(
-            verifying, reference=reference, program=tapped.program, outputs=(), evaluation=None,
+        verify_job = replace(
+            verify_job, reference=reference, program=tapped.program, outputs=(), evaluation=None,
             rounded=None,
         )  # fmt: skip
     if calls:
-        # Without the runner nothing is called, and why there is none is told here.
-        processes.tools(work.target).result()
-    return verify(work.processes.runner(work.target), verifying, slug)
+        # Without the runner nothing is called, and why there is none is raised here.
+        processes.tools(context.target).result()
+    return verify(context.processes.runner(context.target), verify_job, slug)
 
 
-def look_inside(
-    work: Work, job: CompileJob, said_little: tuple[int, ...]
+def compare_inner_values(
+    context: TargetContext, job: CompileJob, inconclusive: tuple[int, ...]
 ) -> tuple[tuple[str, ...], VerifyResult | None]:
     """Compare inner values, which a further package of the same program returns.
 
     Return their names and what came out; None where there are none that say more.
     """
-    processes, slug = work.processes, work.target.slug
-    tapping = processes.jobs.tap(job, work.reference.file, said_little)
-    tapped = tap(processes.runner(), tapping, slug)
+    processes, slug = context.processes, context.target.slug
+    tap_job = processes.jobs.tap(job, context.reference.file, inconclusive)
+    tapped = tap(processes.runner(), tap_job, slug)
     if not tapped.nodes:
         return (), None
-    inner = replace(job, program=tapped.program, folder=tapping.folder / "package", cache=None)
-    compiled = compile_package(processes.compiler(work.target), inner, f"{slug} tapped")
-    return tapped.nodes, compare(work, inner, compiled, tapped)
+    inner = replace(job, program=tapped.program, folder=tap_job.folder / "package", cache=None)
+    compiled = compile_package(processes.compiler(context.target), inner, f"{slug} tapped")
+    return tapped.nodes, compare(context, inner, compiled, tapped)
 
 
-def try_variants(work: Work, plain: Variant) -> tuple[tuple[Variant, ...], tuple[Candidate, ...]]:
+def try_variants(
+    context: TargetContext, plain: Variant
+) -> tuple[tuple[Variant, ...], tuple[Candidate, ...]]:
     """Return the variants that are accepted, the plain one first, and all that was tried.
 
     For GPUs there are none yet: Inductor times its kernels itself there. For ARM64 none were tried.
     """
-    wanted = work.processes.jobs.recipe.search
-    if not wanted.seconds or not isinstance(work.target, CpuTarget):
+    search = context.processes.jobs.recipe.search
+    if not search.seconds or not isinstance(context.target, CpuTarget):
         return (plain,), ()
-    deadline = time.monotonic() + wanted.seconds
-    found = [plain]
+    deadline = time.monotonic() + search.seconds
+    accepted = [plain]
     tried = [plain.candidate]
-    made = {plain.compiled.library.digest: plain.candidate.name}
-    waiting = list(wanted.candidates)
-    while waiting:
-        name = waiting.pop(0)
+    libraries = {plain.compiled.library.digest: plain.candidate.name}
+    names = list(search.candidates)
+    while names:
+        name = names.pop(0)
         left_s = deadline - time.monotonic()
         if left_s <= 0:
-            reason = f"the search's {wanted.seconds:g} s were over"
+            reason = f"the search's {search.seconds:g} s were over"
             tried.append(Candidate(name, accepted=False, reasons=(reason,)))
             continue
         try:
-            variant = attempt(work, name, left_s, made)
+            variant = attempt(context, name, left_s, libraries)
             tried.append(variant.candidate)
             if variant.verified.accepted:
-                found.append(variant)
-            elif (milder := milder_than(variant.candidate)) and milder not in waiting:
-                waiting.insert(0, milder)
+                accepted.append(variant)
+            elif (milder := milder_than(variant.candidate)) and milder not in names:
+                names.insert(0, milder)
         except (StepCrashed, BlessingRefused) as error:
             tried.append(
-                Candidate(name, accepted=False, reasons=(why_left_out(error, wanted, deadline),))
+                Candidate(name, accepted=False, reasons=(explain_failure(error, search, deadline),))
             )
-    return tuple(found), tuple(tried)
+    return tuple(accepted), tuple(tried)
 
 
 def milder_than(refused: Candidate) -> str:
@@ -182,44 +190,46 @@ def milder_than(refused: Candidate) -> str:
     return Search.milder(refused.name)
 
 
-def why_left_out(error: HandoffError, wanted: Search, deadline: float) -> str:
+def explain_failure(error: HandoffError, search: Search, deadline: float) -> str:
     """Return why a variant isn't shipped; one that was ended for the search's time has no fault."""
     if isinstance(error, BudgetSpent) and time.monotonic() >= deadline:
-        return f"the search's {wanted.seconds:g} s were over before it was compiled"
+        return f"the search's {search.seconds:g} s were over before it was compiled"
     return str(error)
 
 
-def attempt(work: Work, name: str, left_s: float, made: dict[Digest, str]) -> Variant:
+def attempt(
+    context: TargetContext, name: str, left_s: float, libraries: dict[Digest, str]
+) -> Variant:
     """Compile and verify one variant, in what is left of the search's time for the compiler.
 
-    Its library joins those in `made`, none of which is verified again under another name.
+    Its library joins those in `libraries`, none of which is verified again under another name.
     """
-    processes, target = work.processes, work.target
+    processes, target = context.processes, context.target
     variation = Search.variation(name)
-    optimized = work.optimized
+    optimized = context.optimized
     effects: tuple[PassEffect, ...] = ()
     if variation.passes:
         optimized = optimize(processes.optimizer(), processes.jobs.variant(name, variation.passes))
-        effects = target_record.require_effect(optimized, work.optimized)
+        effects = target_record.require_effect(optimized, context.optimized)
     job = processes.jobs.candidate(optimized, target, name, variation.options)
     limit_s = min(COMPILE.limit_s, left_s)
-    compiled = compile_variant(work, name, job, limit_s)
-    target_record.require_new(compiled, made)
-    made[compiled.library.digest] = name
-    checked = check(replace(work, optimized=optimized), name, job, compiled, limit_s)
+    compiled = compile_variant(context, name, job, limit_s)
+    target_record.require_new(compiled, libraries)
+    libraries[compiled.library.digest] = name
+    checked = verify_variant(replace(context, optimized=optimized), name, job, compiled, limit_s)
     return replace(checked, candidate=replace(checked.candidate, effects=effects))
 
 
-def rate(
-    work: Work, accepted: tuple[Variant, ...], tried: tuple[Candidate, ...]
+def time_variants(
+    context: TargetContext, accepted: tuple[Variant, ...], tried: tuple[Candidate, ...]
 ) -> tuple[Candidate, ...]:
     """Return what was tried with the times of what was accepted.
 
     A race that fails leaves the plain one, the first: a variant's crash is no verdict on it.
     """
-    job = RaceJob(tuple(variant.folder for variant in accepted), work.reference.file)
+    job = RaceJob(tuple(variant.folder for variant in accepted), context.reference.file)
     try:
-        laps = race(work.processes.runner(work.target), job, work.target.slug).laps
+        laps = race(context.processes.runner(context.target), job, context.target.slug).laps
     except (StepCrashed, BlessingRefused) as error:
         reasons = (f"the race of the variants failed: {error}",)
         return tried[0], *(

@@ -10,7 +10,7 @@ from handoff.artifacts.host import HostSettings
 from handoff.flows import policies
 from handoff.flows.host import host_settings
 from handoff.flows.parameters import VerifyParameters
-from handoff.flows.rescheduling import handed_back
+from handoff.flows.rescheduling import reschedule_machine_faults
 from handoff.infra.engine.workspaces import scratch_workspace
 from handoff.tasks.registry.reverification import verify_released
 
@@ -31,5 +31,5 @@ def verify_on_target(parameters: VerifyParameters) -> str:
     `BlessingRefused` where its numbers are not within the tolerance here.
     """
     host = host_settings()
-    with handed_back(host), scratch_workspace(host.builds) as scratch:
+    with reschedule_machine_faults(host), scratch_workspace(host.builds) as scratch:
         return repeat_comparison(host, parameters, scratch)

@@ -26,7 +26,7 @@ def test_a_message_is_told_in_its_parts(text: str, parts: tuple[str, str, str]) 
 
 
 @pytest.mark.parametrize(
-    ("got", "told"),
+    ("got", "message"),
     [
         ("rows.0: expected a text, got 7", "got rows.0: 7 instead of a text. Look"),
         ("cpu: it ended: expected a result, got SIGKILL; its last output: x. Read the log; "
@@ -38,17 +38,19 @@ def test_a_message_is_told_in_its_parts(text: str, parts: tuple[str, str, str]) 
         ("one. See x.py.\nother, rtol...", "got one. See x.py; other, rtol.... Look"),
     ],
 )  # fmt: skip
-def test_what_was_expected_is_said_once_where_a_message_holds_others(got: str, told: str) -> None:
+def test_what_was_expected_is_said_once_where_a_message_holds_others(
+    got: str, message: str
+) -> None:
     error = UsageProblem("it can't be read", expected="a record", got=got, remedy="look")
     assert str(error).startswith("it can't be read: expected a record, got ")
-    assert told in str(error)
+    assert message in str(error)
     assert str(error).count("expected ") == 1
     # The part itself stays as it was found, for programs.
     assert error.got == got
 
 
 @pytest.mark.parametrize(
-    ("recipe", "told", "mended"),
+    ("recipe", "message", "mended"),
     [
         ("targtes = ['cpu']", "got 'targtes'. Did you mean targets?", "targets = ['cpu']"),
         ("[verify]\nseeds = 0", "not valid at verify: expected 1 to 100 seeds, got 0. Fix",
@@ -73,14 +75,14 @@ def test_what_was_expected_is_said_once_where_a_message_holds_others(got: str, t
     ],
 )  # fmt: skip
 def test_a_recipes_mistake_is_one_sentence_and_what_it_says_mends_it(
-    recipe: str, told: str, mended: str, tmp_path: Path
+    recipe: str, message: str, mended: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text(recipe)
     with pytest.raises(UsageProblem) as caught:
         read_recipe(path)
     sentence = str(caught.value)
-    assert told in sentence
+    assert message in sentence
     assert sentence.count("expected") == 1
     assert "\n" not in sentence
     path.write_text(mended)

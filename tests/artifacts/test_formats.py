@@ -1,4 +1,4 @@
-"""The formats: what is written is read back as the same value, and what doesn't fit is told."""
+"""The formats: what is written is read back as the same value, and what doesn't fit is reported."""
 
 from __future__ import annotations
 

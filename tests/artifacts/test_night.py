@@ -1,4 +1,4 @@
-"""A night's record: read back as it was written, kept once, and its outcome told by its rows."""
+"""A night's record: read back as it was written, kept once, and its outcome given by its rows."""
 
 from __future__ import annotations
 
@@ -153,8 +153,8 @@ def test_what_is_served_afterwards_is_the_new_version_only_where_it_replaced_the
     assert (row.served_version, row.served_figures) == (7, (new,))
     kept = replace(row, outcome="kept")
     assert (kept.served_version, kept.served_figures) == (6, (old,))
-    told = replace(kept, served=(new,))
-    assert told.served_figures == (new,)
+    with_served = replace(kept, served=(new,))
+    assert with_served.served_figures == (new,)
 
 
 def test_nights_are_kept_once_each_and_read_back_oldest_first(tmp_path: Path) -> None:

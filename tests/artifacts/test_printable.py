@@ -148,12 +148,12 @@ def test_mlflows_tags_and_descriptions_hold_nothing_of_it(tmp_path: Path) -> Non
         assert all(is_harmless(value) and "\n" not in value for value in shown.values())
     from handoff.artifacts.mlflow.description import RunAddress
 
-    told = describe_version(
+    description = describe_version(
         manifest, claim, release, RunAddress("1", "2"), report="report.html", training=None,
         flow_run=f"https://prefect/{text}",
     )  # fmt: skip
-    assert is_harmless(told)
-    rendered = MarkdownIt("commonmark", {"html": False}).enable("table").render(told)
+    assert is_harmless(description)
+    rendered = MarkdownIt("commonmark", {"html": False}).enable("table").render(description)
     assert 'href="http://evil' not in rendered
     assert "<img" not in rendered
     assert "<h1>" not in rendered

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from handoff.flows.children import Child, start_all
+from handoff.flows.children import ChildRun, start_all
 from handoff.infra.engine.environments import worker_environment
 from handoff.infra.settings import read_settings
 from tests.faulty_server import FaultyServer
@@ -43,7 +43,7 @@ def test_many_are_handed_out_in_their_order_and_each_once_however_often_it_is_as
 ) -> None:
     client, deployment = server
     children = [
-        Child(deployment, f"night:{n}", {"number": n}, (f"model:{n}",)) for n in range(_COUNT)
+        ChildRun(deployment, f"night:{n}", {"number": n}, (f"model:{n}",)) for n in range(_COUNT)
     ]
     runs = start_all(client, children)
     assert [run.parameters["number"] for run in runs] == list(range(_COUNT))
@@ -69,7 +69,7 @@ def test_what_ended_without_success_and_is_repeated_by_nobody_is_handed_out_once
 
     client, deployment = server
     key = f"ends:{state}:{attempt}"
-    child = Child(deployment, key, {"attempt": attempt})
+    child = ChildRun(deployment, key, {"attempt": attempt})
     (first,) = start_all(client, [child])
     client.set_flow_run_state(first.id, getattr(states, state)(), force=True)
     (second,) = start_all(client, [child])
@@ -81,7 +81,7 @@ def test_a_server_whose_database_is_away_for_a_moment_ends_no_flow(
     server: tuple[Any, uuid.UUID],
 ) -> None:
     client, deployment = server
-    (run,) = start_all(client, [Child(deployment, "away", {})])
+    (run,) = start_all(client, [ChildRun(deployment, "away", {})])
     with FaultyServer(str(client.api_url).rstrip("/").removesuffix("/api")) as faulty:
         # What Prefect's server answers while PostgreSQL restarts.
         faulty.plan("broken", times=2, path="flow_runs/filter")

@@ -18,10 +18,10 @@ from handoff.artifacts.errors import StoreFailed
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.manifest import ANSWER_FILE, TargetAnswer, TargetRecord
-from handoff.flows.children import Child, start
+from handoff.flows.children import ChildRun, start
 from handoff.flows.parameters import BuildTargetParameters, VerifyParameters
 from handoff.flows.target import elsewhere
-from handoff.flows.target.elsewhere import collect_targets, find_routes, told_answer
+from handoff.flows.target.elsewhere import collect_targets, find_routes, format_answer
 from handoff.infra.prefect.pools import ensure_pools
 from handoff.tasks.registry.target_record import BuiltTargets
 from tests.prefect_server import prefect_client
@@ -55,7 +55,7 @@ class Asking:
 
     def ask(self) -> Any:
         """Start the target's run, or find it."""
-        return start(self.client, Child(self.deployment, self.key, {}))
+        return start(self.client, ChildRun(self.deployment, self.key, {}))
 
     def end(self, run: Any, state: str, message: str) -> None:
         """Let the pool's worker end the run."""
@@ -65,7 +65,7 @@ class Asking:
 
     def answer(self, run: Any) -> None:
         """Let the pool's worker answer."""
-        self.end(run, "Completed", told_answer("small", "…", PARTS))
+        self.end(run, "Completed", format_answer("small", "…", PARTS))
 
     def collect(self, run: Any) -> BuiltTargets:
         """Collect as a release does."""
@@ -123,7 +123,7 @@ def test_a_refusal_is_told_and_the_next_release_of_the_same_asks_again(
     asking.answer(run)
     assert asking.collect(run).records == (REFUSED,)
     assert asking.ask().id != run.id
-    # One that waited for the same run beside this release is told the same.
+    # One that waited for the same run beside this release gets the same answer.
     assert asking.collect(run).records == (REFUSED,)
 
 
@@ -160,21 +160,21 @@ def test_an_answer_that_the_store_has_lost_fails_the_release_and_is_asked_for_ag
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "reason"),
     [
         ("killed", "Failed: killed"),
         (f"expected {PARTS}, got {DELIVERY}", f"Failed: {DELIVERY} instead of {PARTS}"),
     ],
 )
 def test_a_run_that_fails_is_its_targets_refusal_with_what_it_said(
-    message: str, told: str, asking: Asking, monkeypatch: pytest.MonkeyPatch
+    message: str, reason: str, asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sends(monkeypatch, ACCEPTED)
     run = asking.ask()
     asking.end(run, "Failed", message)
     (record,) = asking.collect(run).records
     assert (record.verdict, record.crashed) == ("refused", True)
-    assert told in record.reasons[0]
+    assert reason in record.reasons[0]
     assert asking.ask().id != run.id
 
 

@@ -27,7 +27,7 @@ def test_a_crash_is_tried_again_and_a_refusal_is_not(caplog: pytest.LogCaptureFi
         if wanted.model == "unlucky" and attempt == 1:
             raise OSError("the server is gone")
 
-    ends = night._one_by_one(due("unsound", "unlucky", "fine"), rebuild)
+    ends = night._rebuild_one_by_one(due("unsound", "unlucky", "fine"), rebuild)
     assert tried == [("unsound", 1), ("unlucky", 1), ("unlucky", 2), ("fine", 1)]
     assert set(ends) == {"unsound"}
     assert "unlucky crashed, attempt 1" in caplog.text
@@ -41,6 +41,6 @@ def test_what_crashes_every_time_is_given_up_and_stops_no_other() -> None:
         if wanted.model == "cursed":
             raise RuntimeError("again")
 
-    ends = night._one_by_one(due("cursed", "fine"), rebuild)
+    ends = night._rebuild_one_by_one(due("cursed", "fine"), rebuild)
     assert {model: end.why for model, end in ends.items()} == {"cursed": "RuntimeError: again"}
     assert tried == ["cursed"] * MOST_ATTEMPTS + ["fine"]

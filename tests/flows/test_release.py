@@ -49,12 +49,12 @@ def test_a_release_prints_one_object_that_says_what_was_released(home: Path) -> 
 def test_its_steps_ended_in_the_order_that_is_told_before(home: Path) -> None:
     ended = list(json.loads((home / "times" / "small.json").read_text()))
     slugs = {step.split()[1] for step in ended if step.startswith("verify ")}
-    told = names_in_order(slugs)
+    planned = names_in_order(slugs)
     # The reference may run beside a compiler.
-    assert set(told) <= set(ended)
+    assert set(planned) <= set(ended)
     beside = {"reference", *(f"compile {slug}" for slug in slugs)}
-    in_turn = [step for step in ended if step in told and step not in beside]
-    assert in_turn == [step for step in told if step not in beside]
+    in_turn = [step for step in ended if step in planned and step not in beside]
+    assert in_turn == [step for step in planned if step not in beside]
     assert max(map(ended.index, beside)) < ended.index(in_turn[3])
     assert ended.index("optimize") < min(map(ended.index, beside))
 
@@ -89,9 +89,9 @@ def test_a_dry_run_says_what_a_release_would_find_or_build_and_writes_nothing(
     assert (other["would"], other["targets"][0]["cached"]) == ("build", "package")
     assert other["why"] == "changed since version 1: the recipe"
     assert other["fingerprint"] != again["fingerprint"]
-    told = handoff("release", "--dry-run", *arguments, home=home)
-    assert "in the cache" in told.stdout
-    assert "Nothing was written" in told.stdout
+    dry_run = handoff("release", "--dry-run", *arguments, home=home)
+    assert "in the cache" in dry_run.stdout
+    assert "Nothing was written" in dry_run.stdout
     assert files_of(home) == before
 
 

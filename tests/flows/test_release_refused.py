@@ -1,4 +1,4 @@
-"""Releases that are refused, fail or are interrupted: why is told, and nothing is registered."""
+"""Releases that are refused, fail or are interrupted: why is said, and nothing is registered."""
 
 from __future__ import annotations
 

@@ -52,13 +52,16 @@ def test_a_search_ships_what_is_accepted_and_tells_what_became_of_each_variant(
     result = handoff(*arguments, "--json", "--alias", "trial", home=home)
     assert result.returncode == 0, result.stderr
     (target,) = json.loads(result.stdout)["targets"]
-    told = {one["name"]: one for one in target["candidates"]}
-    assert list(told) == ["plain", "freezing", "channels-last", "bfloat16"]
-    assert told["plain"]["ratios"] == [1.0, 1.0, 1.0], "smallest, example, largest"
-    assert all(told[name]["accepted"] and told[name]["ratios"] for name in ("plain", "freezing"))
-    assert "nothing to change" in told["channels-last"]["reasons"][0], "there is no image"
-    assert "lower-precision changes what the model" in told["bfloat16"]["reasons"][0]
-    assert told[target["chosen"]]["accepted"]
+    candidates = {one["name"]: one for one in target["candidates"]}
+    assert list(candidates) == ["plain", "freezing", "channels-last", "bfloat16"]
+    assert candidates["plain"]["ratios"] == [1.0, 1.0, 1.0], "smallest, example, largest"
+    assert all(
+        candidates[name]["accepted"] and candidates[name]["ratios"]
+        for name in ("plain", "freezing")
+    )
+    assert "nothing to change" in candidates["channels-last"]["reasons"][0], "there is no image"
+    assert "lower-precision changes what the model" in candidates["bfloat16"]["reasons"][0]
+    assert candidates[target["chosen"]]["accepted"]
     shown = handoff("show", "small@trial", home=home)
     assert "freezing" in shown.stdout
     assert "shipped" in shown.stdout
@@ -159,8 +162,8 @@ def test_an_intended_change_is_compared_with_the_changed_model(
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["targets"][0]["accepted"]
     version = home / "store" / "models" / "small" / "versions" / "1"
-    told = json.loads((version / "manifest.json").read_text())
-    captures = {row["method"]: row for row in told["captures"]}
+    manifest = json.loads((version / "manifest.json").read_text())
+    captures = {row["method"]: row for row in manifest["captures"]}
     assert captures["torch.export"]["captured"]
     assert not captures["torch.export"]["wrong"]
     assert len(captures) == len(CAPTURE_METHODS)
@@ -184,8 +187,8 @@ def for_generations(
 def test_gpus_of_two_generations_get_one_package_that_is_not_yet_verified_for_either(
     for_generations: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    home, told = for_generations
-    cpu, gpu = told["targets"]
+    home, summary = for_generations
+    cpu, gpu = summary["targets"]
     assert cpu["accepted"]
     assert not gpu["accepted"]
     assert gpu["unverified_gpus"] == [80, 90]

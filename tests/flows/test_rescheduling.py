@@ -23,7 +23,7 @@ from handoff.artifacts.errors import (
     StepCrashed,
     StepKilled,
     StoreUnreachable,
-    told_by_machine,
+    attribute_to_machine,
 )
 from handoff.artifacts.host import HostSettings, SigningKey, Stores
 from handoff.artifacts.recipe.target import parse_target
@@ -153,7 +153,7 @@ def test_a_killed_step_ends_a_workers_run_and_elsewhere_is_its_targets_answer(
     stores = Stores(str(tmp_path), "")
     here = HostSettings(tmp_path, stores, key, "g++", tmp_path, "me", is_worker=is_worker)
     monkeypatch.setattr(host, "_readers", [lambda: here])
-    state: Any = SimpleNamespace(work=SimpleNamespace(target=parse_target("cpu-avx2")))
+    state: Any = SimpleNamespace(context=SimpleNamespace(target=parse_target("cpu-avx2")))
 
     def killed(_: object) -> Any:
         raise killed_by_others("compile", tmp_path / "log")
@@ -161,23 +161,23 @@ def test_a_killed_step_ends_a_workers_run_and_elsewhere_is_its_targets_answer(
     def crashed(_: object) -> Any:
         raise StepCrashed("it crashed", expected="a", got="SIGSEGV", remedy="look")
 
-    record: Any = targets._through(crashed, state)
+    record: Any = targets._run_stage(crashed, state)
     assert record.crashed
     if is_worker:
         with pytest.raises(StepKilled):
-            targets._through(killed, state)
+            targets._run_stage(killed, state)
     else:
-        record = targets._through(killed, state)
+        record = targets._run_stage(killed, state)
         assert record.crashed
         assert "SIGKILL" in record.reasons[0]
 
 
 def test_what_a_machine_fails_for_is_told_with_its_name_and_is_still_of_its_class() -> None:
-    told = told_by_machine(
+    error = attribute_to_machine(
         EnvironmentLacking("no compiler", expected="g++", got="none", remedy="install it"), "north"
     )
-    assert type(told) is EnvironmentLacking
-    assert str(told) == "the machine north: no compiler: expected g++, got none. Install it"
+    assert type(error) is EnvironmentLacking
+    assert str(error) == "the machine north: no compiler: expected g++, got none. Install it"
 
 
 def test_a_verdict_on_a_delivery_or_a_package_is_never_a_machines() -> None:

@@ -28,22 +28,22 @@ LATE = Candidate("channels-last", accepted=False, reasons=("the search's 60 s we
 TRIED = (PLAIN, FREEZING, LATE)
 
 
-def rate(monkeypatch: pytest.MonkeyPatch, race: Any) -> tuple[Candidate, ...]:
+def time_variants(monkeypatch: pytest.MonkeyPatch, race: Any) -> tuple[Candidate, ...]:
     monkeypatch.setattr(variants, "race", race)
     processes = SimpleNamespace(runner=lambda target: target)
     reference = SimpleNamespace(file=Path("reference"))
-    work: Any = SimpleNamespace(
+    context: Any = SimpleNamespace(
         processes=processes, target=SimpleNamespace(slug="cpu-avx2"), reference=reference
     )
     accepted: Any = tuple(
-        SimpleNamespace(folder=Path(one.name), told=one) for one in (PLAIN, FREEZING)
+        SimpleNamespace(folder=Path(one.name), candidate=one) for one in (PLAIN, FREEZING)
     )
-    return variants.rate(work, accepted, TRIED)
+    return variants.time_variants(context, accepted, TRIED)
 
 
 def test_the_fastest_variant_of_a_race_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     laps = tuple(RaceLap((1 / x,), (x,), (x,), (x,)) for x in (1.0, 2.0))
-    rated = rate(monkeypatch, lambda *_: RaceResult(laps))
+    rated = time_variants(monkeypatch, lambda *_: RaceResult(laps))
     assert choose(rated).name == "freezing"
     assert rated[2] == LATE
 
@@ -56,7 +56,7 @@ def test_a_race_that_fails_leaves_the_plain_package_and_says_why(
             "the step race of cpu-avx2 ended", expected="a result", got="SIGSEGV", remedy="Look"
         )
 
-    rated = rate(monkeypatch, crash)
+    rated = time_variants(monkeypatch, crash)
     assert choose(rated) is PLAIN
     assert (rated[0], rated[2]) == (PLAIN, LATE)
     assert not rated[1].accepted
@@ -92,14 +92,14 @@ def check(
 ) -> variants.Variant:
     monkeypatch.setattr(variants, "compile_package", steps.compile_package)
     monkeypatch.setattr(variants, "compare", steps.compare)
-    work: Any = SimpleNamespace(
+    context: Any = SimpleNamespace(
         processes=SimpleNamespace(compiler=lambda target: target),
         target=parse_target("cpu-avx2"),
         reference=SimpleNamespace(file=Path("reference")),
         optimized=SimpleNamespace(outputs=()),
     )
-    job = CompileJob(Path("program"), work.target, Path("package"), {})
-    return variants.check(work, name, job, compiled(reused), 60.0)
+    job = CompileJob(Path("program"), context.target, Path("package"), {})
+    return variants.verify_variant(context, name, job, compiled(reused), 60.0)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def test_a_candidate_that_the_searchs_time_ended_is_no_crash_and_one_that_crashe
     crash = StepCrashed("the step ended", expected="a result", got="SIGSEGV", remedy="Look")
     over, left = time.monotonic() - 1, time.monotonic() + 60
     wanted = Search(seconds=30)
-    told = variants.why_left_out(late, wanted, over)
-    assert told == "the search's 30 s were over before it was compiled"
+    candidate = variants.explain_failure(late, wanted, over)
+    assert candidate == "the search's 30 s were over before it was compiled"
     # Its own limit, or its memory, is another matter: there was time left.
-    assert "took longer than it may" in variants.why_left_out(late, wanted, left)
-    assert "SIGSEGV" in variants.why_left_out(crash, wanted, over)
+    assert "took longer than it may" in variants.explain_failure(late, wanted, left)
+    assert "SIGSEGV" in variants.explain_failure(crash, wanted, over)

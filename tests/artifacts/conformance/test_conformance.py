@@ -22,8 +22,8 @@ from handoff.artifacts.conformance.table import (
     PlainTensor,
     Row,
     changed_rows,
+    describe_changes,
     parse_conformance,
-    told_changes,
 )
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import PackageRefused, StoreFailed
@@ -114,11 +114,11 @@ def test_what_another_toolchain_breaks_is_told_before_what_it_mends() -> None:
     broken = Row("add", "float32", "crashes", "signal SIGSEGV", calls=right_add().calls)
     after = table(broken, mended, Row("new", "float32", "wrong"), torch="2.16.0")
     assert [new.pair for _, new in changed_rows(before, after)] == ["add:float32", "amax:int8"]
-    told = told_changes(before, after)
-    assert "since torch 2.15.0" in told[0]
-    assert told[0].endswith("these are wrong: add:float32")
-    assert told[1].endswith("these are right again: amax:int8")
-    assert told_changes(before, before) == ()
+    sentences = describe_changes(before, after)
+    assert "since torch 2.15.0" in sentences[0]
+    assert sentences[0].endswith("these are wrong: add:float32")
+    assert sentences[1].endswith("these are right again: amax:int8")
+    assert describe_changes(before, before) == ()
 
 
 def test_an_operator_is_found_by_the_suites_name_and_by_atens() -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from handoff.artifacts.files.locks import held, is_held, is_still, open_folder, try_lock
+from handoff.artifacts.files.locks import held, is_held, is_same_file, open_folder, try_lock
 
 HOLD = """
 import sys, time
@@ -51,8 +51,8 @@ def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
 def test_an_open_file_is_known_from_another_one_of_its_name(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with path.open("w") as stream:
-        assert is_still(stream.fileno(), path)
+        assert is_same_file(stream.fileno(), path)
         path.unlink()
-        assert not is_still(stream.fileno(), path)
+        assert not is_same_file(stream.fileno(), path)
         path.write_text("another")
-        assert not is_still(stream.fileno(), path)
+        assert not is_same_file(stream.fileno(), path)

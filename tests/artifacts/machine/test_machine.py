@@ -79,8 +79,8 @@ def test_what_is_no_library_or_is_cut_off_is_told(tmp_path: Path) -> None:
 
 def test_a_machine_with_an_older_glibc_is_refused() -> None:
     assert Fit((), "2.15.0", platform.machine(), glibc=host_glibc()).misfit("2.15.0") is None
-    told = Fit((), "2.15.0", platform.machine(), glibc="9.9").misfit("2.15.0")
-    assert told == f"it needs glibc 9.9 or newer, and this is {host_glibc()}"
+    reason = Fit((), "2.15.0", platform.machine(), glibc="9.9").misfit("2.15.0")
+    assert reason == f"it needs glibc 9.9 or newer, and this is {host_glibc()}"
 
 
 def test_glibcs_are_compared_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_glibcs_are_compared_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cuda", "driver", "told"),
+    ("cuda", "driver", "reason"),
     [
         ("13.0", (13, 0), None),
         ("13.1", (13, 0), None),
@@ -103,15 +103,15 @@ def test_glibcs_are_compared_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_driver_serves_its_cudas_major_version_and_those_before(
-    cuda: str, driver: tuple[int, int], told: str | None, monkeypatch: pytest.MonkeyPatch
+    cuda: str, driver: tuple[int, int], reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("handoff.artifacts.recipe.fit.host_gpu_capabilities", lambda: (90,))
     monkeypatch.setattr("handoff.artifacts.recipe.fit.host_cuda", lambda: driver)
     misfit = Fit((), "2.15.0", platform.machine(), gpu_capability=90, cuda=cuda).misfit("2.15.0")
-    assert (misfit is None) == (told is None)
-    if told:
+    assert (misfit is None) == (reason is None)
+    if reason:
         assert misfit is not None
-        assert told in misfit
+        assert reason in misfit
         assert misfit.endswith(f"the driver here is for CUDA {driver[0]}.{driver[1]}")
 
 
@@ -150,11 +150,11 @@ def arm_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     monkeypatch.setattr(Path, "read_text", read_text)
-    for cached in (target._first_processor, target.host_cpu_flags):
+    for cached in (target._read_cpuinfo, target.host_cpu_flags):
         cached.cache_clear()
     yield
     monkeypatch.undo()
-    for cached in (target._first_processor, target.host_cpu_flags):
+    for cached in (target._read_cpuinfo, target.host_cpu_flags):
         cached.cache_clear()
 
 

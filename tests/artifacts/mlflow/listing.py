@@ -135,12 +135,12 @@ class Registrars:
         self._process.communicate(timeout=LIMIT_S)
 
     def _run(self, children: list[dict[str, object]]) -> list[int]:
-        asked, told = self._process.stdin, self._process.stdout
-        assert asked is not None
-        assert told is not None
-        asked.write(json.dumps(children) + "\n")
-        asked.flush()
-        ended: list[int] = json.loads(told.readline())
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(json.dumps(children) + "\n")
+        stdin.flush()
+        ended: list[int] = json.loads(stdout.readline())
         return ended
 
 

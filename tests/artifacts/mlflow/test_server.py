@@ -1,4 +1,4 @@
-"""The catalogue by way of real servers: MLflow's, S3's, and one that loses what it is told."""
+"""The catalogue by way of real servers: MLflow's, S3's, and one that loses what it is sent."""
 
 from __future__ import annotations
 

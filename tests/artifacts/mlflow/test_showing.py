@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.digest import Digest, digest_bytes
-from handoff.artifacts.mlflow.registry import Catalogue, Pointed
+from handoff.artifacts.mlflow.registry import AliasUpdate, Catalogue
 from handoff.artifacts.release.evidence import Served, TakenOver
 from tests.artifacts.mlflow.listing import (
     client_of,
@@ -25,9 +25,11 @@ def test_a_night_is_one_run_with_every_figure_however_often_it_is_told(
     (tmp_path / "night" / "night.md").write_text("# a night")
     models = [compared("replaced", figures(1, 1.4), figures(2, 1.5), "better", f"model-{n:03}")
               for n in range(300)]  # fmt: skip
-    told = [catalogue.log_night(night(0, *models), "a night", tmp_path / "night") for _ in range(2)]
-    assert told[0] == told[1]
-    found = client_of(catalogue).get_run(told[0].run).data.metrics
+    addresses = [
+        catalogue.log_night(night(0, *models), "a night", tmp_path / "night") for _ in range(2)
+    ]
+    assert addresses[0] == addresses[1]
+    found = client_of(catalogue).get_run(addresses[0].run).data.metrics
     # Four of each model, which are more than MLflow takes at once.
     assert len([name for name in found if name.startswith("model-")]) == 1200
     assert found["model-007/cpu-avx512/error to float64 over eager"] == 1.04
@@ -82,10 +84,10 @@ def test_an_alias_that_somebody_moved_in_mlflow_is_put_back_and_told(
     assert catalogue.point("toy", ledger).put_back == (
         "@production pointed to nothing, and points to 1",
     )
-    assert catalogue.point("toy", ledger) == Pointed()
+    assert catalogue.point("toy", ledger) == AliasUpdate()
     client.set_registered_model_alias("toy", "production", "2")
     client.set_registered_model_alias("toy", "champion", "2")
-    assert catalogue.point("toy", ledger) == Pointed(
+    assert catalogue.point("toy", ledger) == AliasUpdate(
         put_back=("@production pointed to 2, and points to 1",), foreign=("champion",)
     )
     assert client.get_model_version_by_alias("toy", "production").version == 1

@@ -43,7 +43,7 @@ def test_an_agreed_metric_is_shown_under_a_name_that_mlflow_takes(name: str, sho
     assert metrics[f"{target.slug}/{shown}"] == 0.965
     assert metrics[f"{target.slug}/{shown} by eager"] == 0.97
     assert metrics[f"{target.slug}/{shown} lost at most"] == pytest.approx(0.01)
-    # Where the metric decides, no error to float64 is told in multiples of eager's.
+    # Where the metric decides, no error to float64 is given in multiples of eager's.
     assert f"{target.slug}/rmse_ratio" not in metrics
     from mlflow.utils.validation import _validate_metric_name
 

@@ -1,4 +1,4 @@
-"""A registry that is locked, down or not there is told, and names that it would misread."""
+"""A registry that is locked, down or not there is reported, and names that it would misread."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_a_target_for_one_gpu_is_written_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slug", "told"),
+    ("slug", "message"),
     [
         ("cuda-sm90+sm80", "in ascending order, each once: cuda-sm80+sm90, got 'cuda-sm90+sm80'"),
         ("cuda-sm80+sm80", "each once: cuda-sm80, got"),
@@ -79,14 +79,14 @@ def test_a_target_for_one_gpu_is_written_as_it_was() -> None:
     ],
 )
 def test_what_is_spelled_otherwise_is_refused_with_what_to_write(
-    slug: str, told: str, tmp_path: Path
+    slug: str, message: str, tmp_path: Path
 ) -> None:
-    told = told.replace("+", r"\+")
-    with pytest.raises(ValueError, match=told):
+    message = message.replace("+", r"\+")
+    with pytest.raises(ValueError, match=message):
         parse_target(slug)
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(f'targets = ["{slug}"]\n')
-    with pytest.raises(UsageProblem, match=told):
+    with pytest.raises(UsageProblem, match=message):
         read_recipe(recipe)
     assert find_target(slug) is None
 
@@ -137,8 +137,8 @@ def test_it_fits_each_gpu_that_one_of_its_members_serves(
         assert _choose(tmp_path, manifest, "auto", TORCH)[0].slug == BOTH
         assert check_packages(tmp_path, manifest, TORCH) == (BOTH,)
         return
-    told = "compute capability 8.0 (or a later 8.x) or 9.0 (or a later 9.x); here: "
-    assert f"{told}{capability / 10:.1f}" in str(misfit)
+    message = "compute capability 8.0 (or a later 8.x) or 9.0 (or a later 9.x); here: "
+    assert f"{message}{capability / 10:.1f}" in str(misfit)
     with pytest.raises(PackageRefused, match="runs on this machine"):
         pull.choose_target(manifest, "auto", TORCH)
     with pytest.raises(PackageRefused, match="is for this machine"):
@@ -151,10 +151,10 @@ def test_where_only_another_generation_ran_it_it_is_not_for_this_one(
 ) -> None:
     here(monkeypatch, capability)
     manifest = write_release(tmp_path, for_gpus(90, untried=(80,)))
-    told = rf"9\.0 \(or a later 9\.x\); here: {capability / 10}, whose machine code in it no GPU"
-    with pytest.raises(PackageRefused, match=told):
+    message = rf"9\.0 \(or a later 9\.x\); here: {capability / 10}, whose machine code in it no GPU"
+    with pytest.raises(PackageRefused, match=message):
         pull.choose_target(manifest, "auto", TORCH)
-    with pytest.raises(PackageRefused, match=told):
+    with pytest.raises(PackageRefused, match=message):
         _choose(tmp_path, manifest, "auto", TORCH)
     assert pull.choose_target(manifest, BOTH, TORCH).slug == BOTH, "who names it gets it"
     with pytest.raises(PackageRefused, match=r"was never run on such a GPU.*--delivery PATH"):

@@ -81,11 +81,11 @@ def test_processors_of_one_name_are_told_apart_by_what_they_can_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(target, "host_cpu_model", lambda: "Intel(R) Xeon(R) Processor")
-    told = set()
+    descriptions = set()
     for flags in (SAPPHIRE_RAPIDS, ZEN_4, HASWELL, HASWELL):
         monkeypatch.setattr(target, "host_cpu_flags", lambda flags=flags: flags)
-        told.add(describe_host_cpu())
-    assert len(told) == 3
+        descriptions.add(describe_host_cpu())
+    assert len(descriptions) == 3
 
 
 def test_onednn_has_another_level_for_each_that_this_machine_has() -> None:
@@ -110,5 +110,5 @@ def test_onednn_has_another_level_for_each_that_this_machine_has() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True,
         input=json.dumps([{**held_to(one), "ONEDNN_VERBOSE": "1"} for one in here]),
     )  # fmt: skip
-    told = re.findall("cpu,isa:(.*)", ended.stdout)
-    assert len(set(told)) == len(told) == len(here), told
+    levels = re.findall("cpu,isa:(.*)", ended.stdout)
+    assert len(set(levels)) == len(levels) == len(here), levels

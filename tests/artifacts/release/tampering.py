@@ -28,7 +28,7 @@ ACCEPTED = "accepted"
 
 @dataclass(frozen=True)
 class Tampering:
-    """One change to a pulled release, and the pattern of what each reader then tells.
+    """One change to a pulled release, and the pattern of each reader's message then.
 
     `OPENED` and `ACCEPTED` stand for a package that is opened and a release that verifies. The
     change gets the release and a folder for libraries. `options` are those of `load`.
@@ -45,13 +45,13 @@ class Tampering:
     version: int | None = None
 
     @property
-    def told_by_verify(self) -> str:
-        """What `check_release` tells; by default what `load` does."""
+    def verify_pattern(self) -> str:
+        """The message of `check_release`; by default what `load` does."""
         return self.verify or self.load
 
     @property
     def told_by_runner(self) -> str:
-        """What the C++ runner tells; by default what `load` does."""
+        """The C++ runner's message; by default what `load` does."""
         return self.runner or self.load
 
     @property

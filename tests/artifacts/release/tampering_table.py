@@ -46,8 +46,8 @@ def render(rows: list[tuple[str, ...]]) -> str:
 
 def expected_row(tampering: Tampering) -> tuple[str, ...]:
     """Return the row that the tests ask for."""
-    told = (tampering.load, tampering.told_by_verify, tampering.told_by_runner)
-    return tampering.what, *(one if one in (OPENED, ACCEPTED) else "refused" for one in told)
+    patterns = (tampering.load, tampering.verify_pattern, tampering.told_by_runner)
+    return tampering.what, *(one if one in (OPENED, ACCEPTED) else "refused" for one in patterns)
 
 
 def measure(tampering: Tampering, program: Path, scratch: Path) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A figure is told with its interval, in two decimals, with the same words everywhere."""
+"""A figure is shown with its interval, in two decimals, with the same words everywhere."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def test_a_figure_is_told_before_its_interval() -> None:
 
 
 def test_records_tell_their_speed_with_the_median_first() -> None:
-    told = "1.23 (1.20 to 1.30)"
-    assert str(Timing("case", 2.0, 1.0, 1.234, 1.2, 1.3, 9, 1).over_eager) == told
-    assert str(ServedTiming("cpu", "case", 1.234, 1.2, 1.3).over_eager) == told
+    text = "1.23 (1.20 to 1.30)"
+    assert str(Timing("case", 2.0, 1.0, 1.234, 1.2, 1.3, 9, 1).over_eager) == text
+    assert str(ServedTiming("cpu", "case", 1.234, 1.2, 1.3).over_eager) == text
     row = CaptureRow("torch.export", True, speedup=1.234, speedup_low=1.2, speedup_high=1.3)
-    assert told in row.cells
+    assert text in row.cells
 
 
 def test_two_packages_side_by_side_are_told_with_their_interval() -> None:
@@ -63,7 +63,7 @@ def test_every_place_tells_the_same_of_a_speed(
 
 
 @pytest.mark.parametrize(
-    ("interval", "told"),
+    ("interval", "text"),
     [
         ((1.23, 1.2, 1.3), "1.23 (1.20 to 1.30)"),
         ((0.5, 0.4, 0.6), "0.50 (0.40 to 0.60)"),
@@ -76,9 +76,9 @@ def test_every_place_tells_the_same_of_a_speed(
     ],
 )
 def test_what_can_not_be_acted_on_is_told_as_not_known(
-    interval: tuple[float, float, float], told: str
+    interval: tuple[float, float, float], text: str
 ) -> None:
-    assert Interval(*interval).text == told
+    assert Interval(*interval).text == text
 
 
 def test_an_unknown_speed_says_why_and_what_to_do() -> None:

@@ -41,7 +41,7 @@ def test_a_version_that_takes_as_much_or_more_refuses_nothing(after: ModelSignat
 
 
 @pytest.mark.parametrize(
-    ("after", "told"),
+    ("after", "phrase"),
     [
         (changed(TensorSpec("ids", "int64", ("batch", 20), 21, 821), X),
          "those with ids of 0 to 20 and 822 to 4999: it takes 21 to 821"),
@@ -63,8 +63,8 @@ def test_a_version_that_takes_as_much_or_more_refuses_nothing(after: ModelSignat
         (changed(X, IDS), "those that give ids, x in this order: it takes x, ids"),
     ],
 )  # fmt: skip
-def test_what_a_narrower_version_refuses_is_named(after: ModelSignature, told: str) -> None:
-    assert refused_requests(SERVED, after) == (told,)
+def test_what_a_narrower_version_refuses_is_named(after: ModelSignature, phrase: str) -> None:
+    assert refused_requests(SERVED, after) == (phrase,)
 
 
 def test_values_that_were_never_limited_are_refused_by_any_limit() -> None:
@@ -79,8 +79,8 @@ def test_sizes_that_have_to_be_equal_now_are_told() -> None:
         (IDS, TensorSpec("x", "float32", ("rows", "length"))), (),
         {**SIZES, "rows": Dimension(1, 1024)},
     )  # fmt: skip
-    (told,) = refused_requests(apart, SERVED)
-    assert told == ("those in which axis 0 of x and axis 0 of ids differ in size: both are batch")
+    (phrase,) = refused_requests(apart, SERVED)
+    assert phrase == ("those in which axis 0 of x and axis 0 of ids differ in size: both are batch")
 
 
 def test_a_catalogue_has_a_row_for_each_input_and_size_and_few_enough_rows() -> None:
@@ -106,8 +106,8 @@ def test_a_difference_has_rows_for_what_is_taken_and_where_it_comes_from() -> No
             (replace(ids, low=21.0, high=821.0, origin="example"), Dimension(2, 64)),
         )
     )
-    told = {(one.name, one.before, one.after) for one in differences(wide, narrow)}
-    assert told == {
+    changes = {(one.name, one.before, one.after) for one in differences(wide, narrow)}
+    assert changes == {
         ("values ids", "0 to 4999 (table users of 5000 rows)", "21 to 821 (example)"),
         ("size batch", "1 to 64", "2 to 64"),
     }

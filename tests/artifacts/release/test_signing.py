@@ -175,7 +175,7 @@ def test_a_signed_statement_with_one_other_value_is_read_or_refused(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ('{"a": 1, "a": 1}', "keys that differ"),
         ('{"a": {"b": 1, "b": 2}}', "keys that differ"),
@@ -189,8 +189,8 @@ def test_a_signed_statement_with_one_other_value_is_read_or_refused(
         ("1 2", "Extra data"),
     ],
 )
-def test_json_that_two_readers_may_read_differently_is_refused(text: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_json_that_two_readers_may_read_differently_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         parse_json(text.encode())
 
 

@@ -50,8 +50,8 @@ def test_load_opens_nothing_that_was_tampered_with(
     tampering = NAMED[what]
     tampering.change(pulled, built)
     # A canary is opened, and is no model.
-    told = "can't be opened" if tampering.load == OPENED else tampering.load
-    with pytest.raises(PackageRefused, match=told) as refused:
+    message = "can't be opened" if tampering.load == OPENED else tampering.load
+    with pytest.raises(PackageRefused, match=message) as refused:
         _load(tampering, pulled)
     assert "\n" not in str(refused.value)
     assert canary.exists() is (tampering.load == OPENED)
@@ -77,10 +77,10 @@ def test_a_check_refuses_what_was_tampered_with_and_opens_nothing(
             name=tampering.name, version=tampering.version,
         )  # fmt: skip
 
-    if tampering.told_by_verify == ACCEPTED:
+    if tampering.verify_pattern == ACCEPTED:
         assert check().claim.version == 3
     else:
-        with pytest.raises(PackageRefused, match=tampering.told_by_verify):
+        with pytest.raises(PackageRefused, match=tampering.verify_pattern):
             check()
     assert not canary.exists()
 

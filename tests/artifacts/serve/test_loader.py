@@ -55,11 +55,11 @@ def test_an_input_in_another_layout_is_refused_with_the_way_out_or_copied() -> N
     columns = torch.arange(9.0).reshape(3, 3).T
     given = (ids, columns, flag)
     assert not checks().fit(given)
-    told = str(checks().refusal(given))
-    assert "x is not what the model takes: expected a contiguous tensor" in told
-    assert "got strides (1, 3) for the shape [3, 3]" in told
-    assert "layouts='copy'" in told
-    copied = checks().laid_out(given)
+    message = str(checks().refusal(given))
+    assert "x is not what the model takes: expected a contiguous tensor" in message
+    assert "got strides (1, 3) for the shape [3, 3]" in message
+    assert "layouts='copy'" in message
+    copied = checks().make_contiguous(given)
     assert checks().fit(copied)
     assert copied[0] is ids
     assert torch.equal(copied[1], columns)
@@ -80,7 +80,7 @@ def put(place: int, tensor: object) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "told"),
+    ("inputs", "message"),
     [
         (good()[:2], "another number of inputs: expected 3: ids, x, flag, got 2"),
         ((*good(), good()[0]), "another number of inputs: expected 3: ids, x, flag, got 4"),
@@ -110,11 +110,11 @@ def put(place: int, tensor: object) -> tuple[Any, ...]:
     ],
 )
 def test_each_wrong_input_is_refused_with_one_clear_error(
-    inputs: tuple[Any, ...], told: str
+    inputs: tuple[Any, ...], message: str
 ) -> None:
     checked = checks()
     assert not checked.fit(inputs)
-    with pytest.raises(InputsRefused, match=told):
+    with pytest.raises(InputsRefused, match=message):
         raise checked.refusal(inputs)
 
 
@@ -124,7 +124,7 @@ def test_an_argument_that_holds_several_tensors_is_told_as_their_inputs() -> Non
     )
     nested = InputChecks(signature, device="cpu", values=True)
     with pytest.raises(InputsRefused, match=r"Give each tensor of past by .* \(past_0, past_1\)"):
-        nested.in_order((), {"past": torch.ones(2)})
+        nested.order_inputs((), {"past": torch.ones(2)})
 
 
 def test_doing_what_a_refused_input_s_sentence_says_helps() -> None:
@@ -132,13 +132,13 @@ def test_doing_what_a_refused_input_s_sentence_says_helps() -> None:
         return checks().refusal(inputs).remedy
 
     ids = good()[0]
-    for place, wrong, told, mended in [
+    for place, wrong, message, mended in [
         (0, ids.int(), "Give ids.to(torch.int64)", ids.int().to(torch.int64)),
         (0, ids.numpy(), "Give torch.from_numpy(ids)", torch.from_numpy(ids.numpy())),
         (0, ids.tolist(), "Give torch.as_tensor(ids)", torch.as_tensor(ids.tolist())),
         (1, good()[1].to_sparse(), "Give x.to_dense()", good()[1].to_sparse().to_dense()),
     ]:
-        assert remedy(put(place, wrong)) == told
+        assert remedy(put(place, wrong)) == message
         assert checks().fit(put(place, mended))
     one = good(1)
     assert remedy((one[0][0], *one[1:])) == "Give ids[None]: its first axis is batch"
@@ -150,13 +150,13 @@ def test_inputs_may_be_given_by_name(positional: int) -> None:
     names = ("flag", "x", "ids")
     by_name = dict(zip(("ids", "x", "flag"), good(), strict=True))
     named = {name: by_name[name] for name in names if name in ("ids", "x", "flag")[positional:]}
-    ordered = checks().in_order(good()[:positional], named)
+    ordered = checks().order_inputs(good()[:positional], named)
     assert checks().fit(ordered)
     assert all(torch.equal(a, b) for a, b in zip(ordered, good(), strict=True))
 
 
 @pytest.mark.parametrize(
-    ("count", "named", "told"),
+    ("count", "named", "message"),
     [
         (0, ("id", "x", "flag"), "no input id: expected ids, x, flag, got id, .* Did you mean ids"),
         (2, ("flagged",), "no input flagged: .* got 2 without a name, flagged. Did you mean flag"),
@@ -166,11 +166,11 @@ def test_inputs_may_be_given_by_name(positional: int) -> None:
     ],
 )  # fmt: skip
 def test_wrong_names_are_refused_with_those_that_are_expected(
-    count: int, named: tuple[str, ...], told: str
+    count: int, named: tuple[str, ...], message: str
 ) -> None:
     given = (*good(), good()[0])[:count]
-    with pytest.raises(InputsRefused, match=told):
-        checks().in_order(given, dict.fromkeys(named, good()[0]))
+    with pytest.raises(InputsRefused, match=message):
+        checks().order_inputs(given, dict.fromkeys(named, good()[0]))
 
 
 def test_values_are_compared_only_where_that_is_asked_for() -> None:
@@ -311,7 +311,7 @@ def change(folder: Path, **fit: Any) -> None:
 
 @pytest.mark.compile
 @pytest.mark.parametrize(
-    ("spoiled", "told"),
+    ("spoiled", "message"),
     [
         (lambda f, s: spoil(f / s / "model.so"), r"expected the digest \w+, got"),
         (lambda f, s: (f / s / "model.so").unlink(), "got nothing"),
@@ -324,13 +324,13 @@ def change(folder: Path, **fit: Any) -> None:
 )
 def test_what_is_not_as_released_or_does_not_fit_is_not_opened(
     pulled: Path, built_release: BuiltRelease, monkeypatch: pytest.MonkeyPatch,
-    spoiled: Callable[[Path, str], object], told: str,
+    spoiled: Callable[[Path, str], object], message: str,
 ) -> None:  # fmt: skip
     spoiled(pulled, built_release.slug)
     monkeypatch.setattr(
         "handoff.artifacts.serve.loader._open", lambda *_: pytest.fail("it was opened")
     )
-    with pytest.raises(PackageRefused, match=told):
+    with pytest.raises(PackageRefused, match=message):
         load(pulled, keys=built_release.key)
 
 

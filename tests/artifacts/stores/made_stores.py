@@ -30,7 +30,7 @@ def overwrite(store: Store, key: str, data: bytes) -> None:
     """Change a stored key behind the store's back."""
     if isinstance(store, S3Store):
         client, bucket = store.bucket.client, store.bucket
-        client.put_object(Bucket=bucket.name, Key=bucket.whole(key), Body=data)
+        client.put_object(Bucket=bucket.name, Key=bucket.full_key(key), Body=data)
     else:
         assert isinstance(store, FolderStore)
         path = store.root / key

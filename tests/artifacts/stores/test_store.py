@@ -36,9 +36,9 @@ def test_a_created_key_is_read_back_and_never_replaced(store: Store) -> None:
 def test_of_eight_racers_exactly_one_creates_a_key(store: Store) -> None:
     store.check()
     with ThreadPoolExecutor(8) as pool:
-        told = list(pool.map(lambda n: store.create("raced", b"racer %d" % n), range(8)))
-    assert sum(told) == 1
-    assert store.read("raced", limit=100) == b"racer %d" % told.index(True)
+        answers = list(pool.map(lambda n: store.create("raced", b"racer %d" % n), range(8)))
+    assert sum(answers) == 1
+    assert store.read("raced", limit=100) == b"racer %d" % answers.index(True)
 
 
 def test_a_replaced_key_holds_the_last_bytes(store: Store) -> None:
@@ -218,7 +218,7 @@ def test_what_a_killed_writer_left_the_next_one_removes_and_what_a_living_one_ho
 def test_unfinished_uploads_below_the_prefix_are_aborted(store: Store) -> None:
     assert isinstance(store, S3Store)
     client, bucket = store.bucket.client, store.bucket
-    for key in (bucket.whole("half"), "elsewhere/half"):
+    for key in (bucket.full_key("half"), "elsewhere/half"):
         client.create_multipart_upload(Bucket=bucket.name, Key=key)
     # Moto gives every upload the same time, years ago.
     assert store.abandon_uploads(datetime(2000, 1, 1, tzinfo=UTC)) == 0

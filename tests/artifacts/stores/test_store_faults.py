@@ -264,8 +264,8 @@ def test_of_eight_racers_exactly_one_is_told_it_won_where_conditions_are_ignored
         return store.create("raced", b"racer %d" % number)
 
     with ThreadPoolExecutor(8) as pool:
-        told = list(pool.map(race, range(8)))
-    assert sum(told) == 1
-    assert first.read("raced", limit=100) == b"racer %d" % told.index(True)
+        answers = list(pool.map(race, range(8)))
+    assert sum(answers) == 1
+    assert first.read("raced", limit=100) == b"racer %d" % answers.index(True)
     assert not first.create("raced", b"too late")
-    assert first.create("raced", b"racer %d" % told.index(True))
+    assert first.create("raced", b"racer %d" % answers.index(True))
