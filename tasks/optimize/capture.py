@@ -17,7 +17,7 @@ from handoff.artifacts.delivery.contract import NO_STRUCTURE, Structure
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.errors import DeliveryUnsound, EnvironmentLacking
 from handoff.tasks.deliver.capture.failures import note_size_decision, obstacle_of
-from handoff.tasks.deliver.capture.lines import Line, place_of, text_of, written_line
+from handoff.tasks.deliver.capture.lines import Line, place_of, quote_line, written_line
 from handoff.tasks.deliver.multiples import declaration
 from handoff.tasks.optimize.ranges import dimension_of
 from handoff.tasks.verify.inputs.plan import CaseSpec, draw_inputs
@@ -207,7 +207,7 @@ def _fixed_by(error: Exception, line: Line | None) -> str:
     """
     found = re.findall(r"You marked (\S+) as dynamic but your code specialized it", str(error))
     names = " and ".join(dict.fromkeys(found))
-    return f"{text_of(line)}it works for one size of {names} only" if names else ""
+    return f"{quote_line(line)}it works for one size of {names} only" if names else ""
 
 
 _ADVICE = re.compile(

@@ -25,7 +25,7 @@ from handoff.tasks.optimize.passes.base import (
     Pass,
     PassBroken,
     apply_pass,
-    held_tensors,
+    tensor_versions,
 )
 from handoff.tasks.optimize.programs import ExportBroken
 from handoff.tasks.verify.elements import root_mean_square, same_elements
@@ -221,7 +221,7 @@ class PassCheck:
         except Exception as error:
             # What an earlier pass left is no program in torch's eyes.
             raise ExportBroken(f"{type(error).__name__}: {first_line(error)}") from error
-        held = held_tensors(before)
+        held = tensor_versions(before)
         try:
             return program, self._apply(choice, chosen, before, program)
         except ExportBroken as broken:
@@ -231,7 +231,7 @@ class PassCheck:
             if self._recipe.refuses_broken_passes:
                 raise
             why, refusal = f"{error.what}: {error.got}", error
-        if held_tensors(before) != held:
+        if tensor_versions(before) != held:
             # It wrote to weights, of which there is no second copy to go back to.
             raise refusal
         effect = PassEffect(

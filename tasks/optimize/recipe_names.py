@@ -47,7 +47,7 @@ _NUMBERED = re.compile(r"output[0-9]+")
 
 
 @dataclass(frozen=True)
-class Declared:
+class PassDeclaration:
     """What a pass says of itself: what it does, and of its parameters.
 
     Each of those has what it means, and `forms` of their values.
@@ -59,7 +59,7 @@ class Declared:
 
 
 @cache
-def declared_passes() -> Mapping[str, Declared]:
+def declared_passes() -> Mapping[str, PassDeclaration]:
     """Return our own passes by name, read off their files: to import them is to import torch.
 
     A pass says its name as `name: ClassVar[str] = "..."`, and so its `parameters` and `forms`.
@@ -68,7 +68,7 @@ def declared_passes() -> Mapping[str, Declared]:
     for path in _PASSES.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef) and "name" in (told := dict(_literals(node))):
-                found[told["name"]] = Declared(
+                found[told["name"]] = PassDeclaration(
                     ast.get_docstring(node) or "",
                     told.get("parameters", {}),
                     told.get("forms", {}),

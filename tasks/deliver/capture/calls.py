@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from handoff.artifacts.delivery.contract import Structure, identifiers
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.printable import one_line as printed
+from handoff.artifacts.printable import one_line
 from handoff.tasks.deliver.capture.results import form_of
 
 Tensors = tuple[torch.Tensor, ...]
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 
 
-def described(tensor: torch.Tensor) -> str:
+def format_tensor(tensor: torch.Tensor) -> str:
     """Return the dtype and the shape of a tensor of any: `float32 [4, 16]`."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
@@ -55,26 +55,28 @@ class Call:
     defaults: Mapping[str, object] = field(default_factory=dict)
 
     @property
-    def fixed_told(self) -> tuple[str, ...]:
-        """Tell, in a line each, which arguments are fixed: to the example's values, to defaults."""
+    def fixed_notes(self) -> tuple[str, ...]:
+        """A note for each way in which arguments are fixed: to the example's values, by default."""
         defaults = {name: value for name, value in self.defaults.items() if value is not None}
         absent = [name for name, value in self.defaults.items() if value is None]
-        told = []
+        notes = []
         if self.fixed:
-            told.append(
-                f"fixed in the graph, as in the example's call: {_brief(self.fixed)}; a tensor in "
-                "its place would be an input"
+            notes.append(
+                f"fixed in the graph, as in the example's call: {_abbreviate(self.fixed)}; a "
+                "tensor in its place would be an input"
             )
         if defaults:
             values = [f"{name}={value!r}" for name, value in defaults.items()]
-            told.append(
-                f"fixed in the graph, as forward's defaults: {_brief(values)}; give another value, "
-                "or a tensor that becomes an input, in the factory's option 'keywords' "
+            notes.append(
+                f"fixed in the graph, as forward's defaults: {_abbreviate(values)}; give another "
+                "value, or a tensor that becomes an input, in the factory's option 'keywords' "
                 "(example_kwargs of handoff.deliver)"
             )
         if absent:
-            told.append(f"no inputs, because the example's call leaves them None: {_brief(absent)}")
-        return tuple(map(printed, told))
+            notes.append(
+                f"no inputs, because the example's call leaves them None: {_abbreviate(absent)}"
+            )
+        return tuple(map(one_line, notes))
 
     def bind(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the positional and keyword arguments that hold `values`, one for each name."""
@@ -90,9 +92,9 @@ class Call:
 
         They may be of any shapes and dtypes, one for each name.
         """
-        return self.run_on(module, tuple(tensor.clone() for tensor in tensors))
+        return self.run_in_place(module, tuple(tensor.clone() for tensor in tensors))
 
-    def run_on(self, module: nn.Module, tensors: Tensors) -> object:
+    def run_in_place(self, module: nn.Module, tensors: Tensors) -> object:
         """Return what `module` gives for `tensors`, which it may change.
 
         They may be of any shapes and dtypes, one for each name.
@@ -106,10 +108,10 @@ class Call:
         While it is traced, proxies stand for tensors.
         """
         leaves = [leaf for leaf in pytree.tree_leaves(result) if not isinstance(leaf, _PLAIN)]
-        kept = self.outputs_of(leaves)
-        return kept[0] if len(kept) == 1 else tuple(kept)
+        outputs = self.select_outputs(leaves)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    def outputs_of(self, tensors: Sequence[_T]) -> tuple[_T, ...]:
+    def select_outputs(self, tensors: Sequence[_T]) -> tuple[_T, ...]:
         """Return those of a result's tensors, in their order, that are outputs."""
         return tuple(one for place, one in enumerate(tensors) if place not in self.losses)
 
@@ -118,7 +120,7 @@ _MOST_NAMED = 8
 _LONGEST_VALUE = 60
 
 
-def _brief(values: Sequence[str]) -> str:
+def _abbreviate(values: Sequence[str]) -> str:
     shown = [
         one if len(one) <= _LONGEST_VALUE else one[: _LONGEST_VALUE - 3] + "..." for one in values
     ]
@@ -149,7 +151,7 @@ def describe_call(
         ) from error
     arguments = dict(bound.arguments)
     register_dataclasses(arguments)
-    entries = [entry for name in arguments for entry in _entries(name, arguments[name])]
+    entries = [entry for name in arguments for entry in _named_leaves(name, arguments[name])]
     leaves, tree = pytree.tree_flatten(arguments)
     paths = [path for path, _ in entries]
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
@@ -173,7 +175,7 @@ def describe_call(
     return call, tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
-def _as_tensor(path: str, leaf: object) -> str:
+def _suggest_conversion(path: str, leaf: object) -> str:
     library = type(leaf).__module__.partition(".")[0]
     if library == "numpy":
         return f"Pass torch.from_numpy({path})"
@@ -189,7 +191,7 @@ def _require_plain(paths: list[str], leaves: list[object], places: list[int]) ->
                 f"the example input {path} can't be delivered",
                 expected="tensors, numbers and text in tuples, lists, dictionaries or dataclasses",
                 got=f"{type(leaf).__module__}.{type(leaf).__name__}",
-                remedy=_as_tensor(path, leaf),
+                remedy=_suggest_conversion(path, leaf),
             )
     if not places:
         raise UsageProblem(
@@ -199,7 +201,7 @@ def _require_plain(paths: list[str], leaves: list[object], places: list[int]) ->
         )  # fmt: skip
 
 
-def _entries(name: str, value: object) -> list[tuple[str, object]]:
+def _named_leaves(name: str, value: object) -> list[tuple[str, object]]:
     """Return each leaf in `value` with its path as Python writes it, beginning with `name`."""
     try:
         entries, _ = pytree.tree_flatten_with_path(value)
@@ -216,7 +218,7 @@ def describe_structure(call: Call, result: object) -> Structure:
     Raises `UsageProblem` where the result holds something that no package can give.
     """
     register_dataclasses(result)
-    entries = _entries("", result)
+    entries = _named_leaves("", result)
     for path, leaf in entries:
         if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
             raise UsageProblem(
@@ -225,7 +227,7 @@ def describe_structure(call: Call, result: object) -> Structure:
                 got=_full_name(type(leaf)), remedy="Return its contents from forward",
             )  # fmt: skip
     tensors = [path for path, leaf in entries if isinstance(leaf, torch.Tensor)]
-    outputs = call.outputs_of(tensors)
+    outputs = call.select_outputs(tensors)
     one_by_one = outputs in (("",), tuple(f"[{place}]" for place in range(len(outputs))))
     form = form_of(result, call.losses)
     return Structure(

@@ -133,7 +133,7 @@ def _is_float32(node: torch.fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype is torch.float32
 
 
-def summands(layers: Sequence[Layer]) -> list[torch.fx.Node]:
+def find_summands(layers: Sequence[Layer]) -> list[torch.fx.Node]:
     """Return what is added to a convolution's result where that goes nowhere else.
 
     These are the tensors that have a grid beside the layers' own inputs: of such sums int8 is made.
@@ -175,7 +175,7 @@ class Int8Weight:
         return self.steps.float() * self.scales.view(-1, *[1] * (self.steps.dim() - 1))
 
 
-def int8_weight(weight: torch.Tensor) -> Int8Weight:
+def quantize_weight(weight: torch.Tensor) -> Int8Weight:
     """Return a float32 weight `[out, ...]` as int8, symmetrically by its largest of each output."""
     value = weight.detach()
     # A row of zeros has no scale of its own, and needs none.
@@ -254,7 +254,7 @@ def influence(
     exact = _run(program, {}, grids, batch)
     found = {}
     for layer in layers:
-        weights = {layer.node: int8_weight(held[layer.weight.name]).rounded()}
+        weights = {layer.node: quantize_weight(held[layer.weight.name]).rounded()}
         found[layer] = _apart(_run(program, weights, grids, batch), exact)
     return found
 

@@ -19,8 +19,8 @@ from handoff.tasks.optimize.int8.layers import (
     CONVOLUTION,
     LEVELS,
     Grid,
-    int8_weight,
     is_sum,
+    quantize_weight,
     source_of,
 )
 from handoff.tasks.optimize.kernels import INT8_LAYERS
@@ -29,7 +29,7 @@ from handoff.tasks.optimize.passes.state import (
     add_buffer,
     add_call,
     arguments_of,
-    describe_as,
+    copy_metadata,
     replace_node,
     state_name,
 )
@@ -94,7 +94,7 @@ class Rewriter:
             made = self._add_layer(node, rounded)
         if activation:
             _set(made, _ACTIVATION, activation)
-        describe_as(made, last)
+        copy_metadata(made, last)
         if last in self._grids:
             self._grids[made] = self._grids.pop(last)
         replace_node(self._program, last, made)
@@ -134,7 +134,7 @@ class Rewriter:
                     *layer.args[:_ONTO], held.steps, held.scale, held.zero,
                     taken.onto, "none" if last is node else "relu",
                 ))  # fmt: skip
-            describe_as(made, last)
+            copy_metadata(made, last)
             self._rounded[last] = self._made_by(made, taken)
             sums.append((last, node, layer))
         # From the back: the next sum is mostly what else takes one.
@@ -257,7 +257,7 @@ class Rewriter:
     def _add_weight(self, weight: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node]:
         """Return the buffers of a weight as int8, and of its scales."""
         name = state_name(self._program, weight)
-        value = int8_weight(self._program.state_dict[name])
+        value = quantize_weight(self._program.state_dict[name])
         stem = name.replace(".", "_")
         return (
             add_buffer(self._program, f"{stem}_int8", value.steps),

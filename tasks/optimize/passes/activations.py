@@ -11,7 +11,7 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.tasks.optimize.passes.state import add_call, describe_as, replace_node
+from handoff.tasks.optimize.passes.state import add_call, copy_metadata, replace_node
 
 _ATEN = torch.ops.aten
 _NAMES = (
@@ -26,7 +26,7 @@ _ACTIVATIONS: dict[Any, torch._ops.OpOverload] = {
 }
 
 
-def take_along(
+def apply_activations(
     layer: torch.fx.Node, made: torch.fx.Node
 ) -> tuple[list[torch.fx.Node], torch.fx.Node]:
     """Apply the activations that follow `layer` alone to `made`, its result in another shape.
@@ -48,7 +48,7 @@ def take_along(
 def replace_chain(program: ExportedProgram, chain: list[torch.fx.Node], new: torch.fx.Node) -> None:
     """Let every use of the chain's last node be one of `new`; erase all of it."""
     *others, last = chain
-    describe_as(new, last)
+    copy_metadata(new, last)
     replace_node(program, last, new)
     for node in reversed(others):
         node.graph.erase_node(node)

@@ -159,10 +159,10 @@ def _calling_convention(program: torch.fx.GraphModule | ExportedProgram) -> obje
 def _contents(program: torch.fx.GraphModule | ExportedProgram) -> object:
     """Return what tells two states of a program apart: its graph, and which tensors it holds."""
     calls = [(n.name, n.op, str(n.target), str(n.args), str(n.kwargs)) for n in program.graph.nodes]
-    return calls, held_tensors(program)
+    return calls, tensor_versions(program)
 
 
-def held_tensors(
+def tensor_versions(
     program: torch.fx.GraphModule | ExportedProgram,
 ) -> dict[str, tuple[int, int]]:
     """Return where each tensor of a program lies, and how often it was written to."""

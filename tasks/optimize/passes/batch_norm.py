@@ -27,7 +27,7 @@ def scale_and_shift(
     return factor, state_value(program, shift) - state_value(program, mean) * factor
 
 
-def agree(between: torch.fx.Node, weight: object, *others: object) -> bool:
+def channels_match(between: torch.fx.Node, weight: object, *others: object) -> bool:
     """Tell whether the layer's channels are on the batch norm's axis 1, and all is of one dtype.
 
     They are where what goes `between` the two has the weight's rank: not for a linear layer on

@@ -57,7 +57,9 @@ Cast = Callable[[torch.fx.Node, torch.fx.Node], torch.fx.Node]
 Raise = Callable[[torch.fx.Node], None]
 
 
-def carry_on(program: ExportedProgram, dtype: torch.dtype, cast: Cast, raise_again: Raise) -> None:
+def propagate_precision(
+    program: ExportedProgram, dtype: torch.dtype, cast: Cast, raise_again: Raise
+) -> None:
     """Let what follows an operator in `dtype` compute in it, too.
 
     `cast(given, user)` casts a node to the dtype for one user, `raise_again` casts what a node

@@ -10,7 +10,7 @@ from torch._prims_common import is_contiguous_or_false
 from torch.export import ExportedProgram
 
 from handoff.tasks.optimize.passes.base import NodePass
-from handoff.tasks.optimize.passes.layout import relay
+from handoff.tasks.optimize.passes.layout import change_layout
 
 _LAST = {"memory_format": torch.contiguous_format}
 
@@ -41,4 +41,4 @@ class ContiguousLinear(NodePass[ExportedProgram]):
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Copy its input; what computes that usually writes it in that order then."""
         del program
-        relay(node, node.args[0], _LAST)
+        change_layout(node, node.args[0], _LAST)

@@ -8,7 +8,7 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.tasks.optimize.passes.activations import replace_chain, take_along
+from handoff.tasks.optimize.passes.activations import apply_activations, replace_chain
 from handoff.tasks.optimize.passes.base import NodePass
 from handoff.tasks.optimize.passes.batch_norm import CONVOLUTIONS
 from handoff.tasks.optimize.passes.state import add_call, arguments_of
@@ -53,7 +53,7 @@ class ConvolutionToLinear(NodePass[ExportedProgram]):
                 for name in ("input", "weight")
             )
             result = add_call(graph, _ATEN.linear.default, (rows, weight, given["bias"]))
-        chain, result = take_along(node, result)
+        chain, result = apply_activations(node, result)
         with graph.inserting_before(chain[-1]):
             for _ in given["weight"].meta["val"].shape[2:]:
                 result = add_call(graph, _ATEN.unsqueeze.default, (result, -1))

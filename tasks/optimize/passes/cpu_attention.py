@@ -13,7 +13,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 import handoff.tasks.optimize.kernels  # noqa: F401 - which registers the operator
 from handoff.tasks.optimize.passes.base import NodePass
-from handoff.tasks.optimize.passes.state import add_call, arguments_of, describe_as, replace_node
+from handoff.tasks.optimize.passes.state import add_call, arguments_of, copy_metadata, replace_node
 
 _ATEN = torch.ops.aten
 _OPERATOR = torch.ops.handoff.attention.default
@@ -62,7 +62,7 @@ class CpuAttention(NodePass[ExportedProgram]):
                 # Torch's has the function's layout unless it is computed as two products, which it
                 # is where keys and values differ in size.
                 result = add_call(graph, _ATEN.contiguous.default, (result,))
-        describe_as(result, node)
+        copy_metadata(result, node)
         replace_node(program, node, result)
 
 

@@ -12,7 +12,7 @@ from handoff.tasks.optimize.passes.base import WeightPass
 from handoff.tasks.optimize.passes.batch_norm import (
     BATCH_NORM,
     CONVOLUTIONS,
-    agree,
+    channels_match,
     scale_and_shift,
 )
 from handoff.tasks.optimize.passes.state import (
@@ -93,7 +93,7 @@ def _is_foldable(program: ExportedProgram, layer: torch.fx.Node) -> bool:
             for n in owned
         )
         and _pads_nothing(layer)
-        and agree(batch_norm, *owned, *statistics)
+        and channels_match(batch_norm, *owned, *statistics)
     )
 
 

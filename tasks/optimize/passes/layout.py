@@ -54,7 +54,7 @@ class LayoutPass(NodePass[ExportedProgram]):
             node.target = _ATEN.reshape.default
 
 
-def relay(user: torch.fx.Node, value: object, layout: dict[str, Any]) -> torch.fx.Node:
+def change_layout(user: torch.fx.Node, value: object, layout: dict[str, Any]) -> torch.fx.Node:
     """Let `user` take a copy of `value` in another layout; none is made where it has that one."""
     assert isinstance(value, torch.fx.Node)
     graph = user.graph
@@ -93,5 +93,5 @@ def _restore(program: ExportedProgram, were: list[bool]) -> None:
     output = program.graph.output_node()
     for value, was in zip(output.all_input_nodes, were, strict=True):
         if was and value.op != "placeholder":
-            copied = relay(output, value, _CONTIGUOUS)
+            copied = change_layout(output, value, _CONTIGUOUS)
             program.graph_signature.replace_all_uses(value.name, copied.name)

@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 
 from handoff.tasks.optimize.passes.base import Pass, PassBroken
 from handoff.tasks.optimize.passes.batch_norm import CONVOLUTIONS
-from handoff.tasks.optimize.passes.between import carry_on
+from handoff.tasks.optimize.passes.between import propagate_precision
 from handoff.tasks.optimize.passes.purity import written_tensors
 from handoff.tasks.optimize.passes.state import retype_state, state_name
 
@@ -76,7 +76,7 @@ class LowerPrecision(Pass[ExportedProgram]):
             _give(node, {**lowered, **own})
             _raise_again(program, node, self._dtype)
         if calls and self._carries_on:
-            carry_on(
+            propagate_precision(
                 program, self._dtype,
                 lambda given, user: self._cast(program, given, user.prev),
                 lambda node: _raise_again(program, node, self._dtype),

@@ -8,7 +8,7 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.tasks.optimize.passes.activations import replace_chain, take_along
+from handoff.tasks.optimize.passes.activations import apply_activations, replace_chain
 from handoff.tasks.optimize.passes.convolution_to_linear import is_point, is_unpadded
 from handoff.tasks.optimize.passes.layout import LayoutPass
 from handoff.tasks.optimize.passes.state import add_call, arguments_of
@@ -54,7 +54,7 @@ class PointwiseToLinear(LayoutPass):
             turned = add_call(graph, _ATEN.permute.default, (given["input"], list(_TO_ROWS)))
             rows = add_call(graph, _ATEN.contiguous.default, (turned,))
             result = add_call(graph, _ATEN.linear.default, (rows, weight, given["bias"]))
-        chain, result = take_along(node, result)
+        chain, result = apply_activations(node, result)
         with graph.inserting_before(chain[-1]):
             image = add_call(graph, _ATEN.permute.default, (result, list(_TO_IMAGE)))
         replace_chain(program, chain, image)

@@ -14,9 +14,9 @@ from handoff.tasks.optimize.int8.layers import (
     LINEAR,
     Layer,
     find_layers,
+    find_summands,
     influence,
     observe_grids,
-    summands,
 )
 from handoff.tasks.optimize.int8.rewriting import Rewriter
 from handoff.tasks.optimize.passes.base import Calibration
@@ -84,7 +84,7 @@ class QuantizeInt8(LayoutPass):
         """Choose ranges and layers, and put int8 operators in their places."""
         self._kept, self._notes = {}, ()
         layers, batches = self._layers(program), self._calibration.batches
-        seen = [*(layer.given for layer in layers), *(summands(layers) if self._adds else ())]
+        seen = [*(layer.given for layer in layers), *(find_summands(layers) if self._adds else ())]
         grids = observe_grids(program, seen, batches) if self._is_static else {}
         count = math.ceil(self._share * len(layers))
         if count:

@@ -9,7 +9,7 @@ import torch.fx
 from torch.export import ExportedProgram
 
 from handoff.tasks.optimize.passes.base import WeightPass
-from handoff.tasks.optimize.passes.int8_rows import Calls, add_int8_rows
+from handoff.tasks.optimize.passes.int8_rows import CallBuilder, add_int8_rows
 from handoff.tasks.optimize.passes.state import replace_node, state_name
 
 _ATEN = torch.ops.aten
@@ -56,7 +56,7 @@ class QuantizeTables(WeightPass):
             self._kept[name] = add_int8_rows(program, name)
         integers, scales = self._kept[name]
         with program.graph.inserting_before(node):
-            calls = Calls(program.graph)
+            calls = CallBuilder(program.graph)
             rows = calls.add(
                 _ATEN.to.dtype, calls.add(_ATEN.embedding.default, integers, ids), torch.float32
             )

@@ -9,7 +9,7 @@ import torch.fx
 from torch.export import ExportedProgram
 
 from handoff.tasks.optimize.passes.base import WeightPass
-from handoff.tasks.optimize.passes.int8_rows import Calls, add_int8_rows
+from handoff.tasks.optimize.passes.int8_rows import CallBuilder, add_int8_rows
 from handoff.tasks.optimize.passes.state import replace_node, state_name
 
 _ATEN = torch.ops.aten
@@ -47,7 +47,7 @@ class QuantizeWeights(WeightPass):
         name = state_name(program, weight)
         kept, scales = add_int8_rows(program, name)
         with program.graph.inserting_before(node):
-            calls = Calls(program.graph)
+            calls = CallBuilder(program.graph)
             wide = calls.add(_ATEN.to.dtype, kept, torch.float32)
             result = calls.add(
                 _ATEN.mul.Tensor, calls.add(_ATEN.linear.default, given, wide), scales

@@ -27,7 +27,7 @@ def add_call(graph: torch.fx.Graph, target: Any, args: tuple[Any, ...]) -> torch
     return node
 
 
-def describe_as(new: torch.fx.Node, old: torch.fx.Node) -> None:
+def copy_metadata(new: torch.fx.Node, old: torch.fx.Node) -> None:
     """Let `new`, which takes the place of `old`, tell its origin; what it returns stays its own."""
     new.meta.update({name: told for name, told in old.meta.items() if name != "val"})
 

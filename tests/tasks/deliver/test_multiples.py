@@ -18,7 +18,7 @@ from handoff.artifacts.delivery.contract import read_contract
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.errors import DeliveryUnsound, UsageProblem
 from handoff.infra.commands.input_flags import format_limits, parse_limits
-from handoff.tasks.deliver.multiples import multiple_of
+from handoff.tasks.deliver.multiples import find_multiple
 from handoff.tasks.deliver.options import require_limits
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.inspect.messages import TraceabilityJob
@@ -32,18 +32,18 @@ SIZES = Dimension(1, 1024)
 def test_the_smallest_number_is_found_at_whose_multiples_a_model_runs(
     number: int, size: int
 ) -> None:
-    assert multiple_of(lambda asked: asked % number == 0, size, SIZES) == number
+    assert find_multiple(lambda asked: asked % number == 0, size, SIZES) == number
 
 
 def test_one_below_a_multiple_may_run_as_well() -> None:
-    assert multiple_of(lambda size: size % 4 in (0, 3), 16, SIZES) == 4
+    assert find_multiple(lambda size: size % 4 in (0, 3), 16, SIZES) == 4
 
 
 def test_a_model_that_runs_at_each_size_or_at_one_has_no_such_number() -> None:
-    assert multiple_of(lambda size: size > 0, 16, SIZES) == 0
-    assert multiple_of(lambda size: size == 16, 16, SIZES) == 0
-    assert multiple_of(lambda size: size >= 16, 16, Dimension(1, 20)) == 0
-    assert multiple_of(lambda size: size >= 16, 16, SIZES) == 0
+    assert find_multiple(lambda size: size > 0, 16, SIZES) == 0
+    assert find_multiple(lambda size: size == 16, 16, SIZES) == 0
+    assert find_multiple(lambda size: size >= 16, 16, Dimension(1, 20)) == 0
+    assert find_multiple(lambda size: size >= 16, 16, SIZES) == 0
 
 
 class Halves(nn.Module):
