@@ -44,7 +44,7 @@ __attribute__((optimize("O3"))) AOTITorchError aoti_torch_cpu_attention_pooling_
       {"ids", &i, 2, {rows, length}}, {"kinds", &k, 2, {rows, length}},
       {"weight", &w, 2, {rows, length}}, {"present", &p, 2, {rows, length}},
       {"gate", &g, 1, {width}}, {"target", &q, 3, {rows, 1, width}}};
-  const auto told = [](const int64_t* sizes, int64_t axes) {
+  const auto format = [](const int64_t* sizes, int64_t axes) {
     std::string text = "[";
     for (int64_t a = 0; a < axes; ++a) text += (a ? ", " : "") + std::to_string(sizes[a]);
     return text + "]";
@@ -55,8 +55,8 @@ __attribute__((optimize("O3"))) AOTITorchError aoti_torch_cpu_attention_pooling_
       fits = wanted.given->sizes[a] == wanted.sizes[a];
     if (fits) continue;
     std::cerr << "attention_pooling: expected " << wanted.name << " of the sizes "
-              << told(wanted.sizes, wanted.axes) << ", got "
-              << told(wanted.given->sizes, wanted.given->axes) << std::endl;
+              << format(wanted.sizes, wanted.axes) << ", got "
+              << format(wanted.given->sizes, wanted.given->axes) << std::endl;
     return AOTI_TORCH_FAILURE;
   }
 
@@ -174,7 +174,7 @@ __attribute__((optimize("O3"))) AOTITorchError aoti_torch_cpu_attention_pooling_
   }
   if (!sum.open(*total, number) || !mean.open(*attended, number)) return refuse();
 
-  // No exception may leave a parallel region, so what is wrong is noted there and told behind it.
+  // No exception may leave a parallel region, so what is wrong is noted there and reported behind it.
   bool known_ids = true, has_room = true;
 #pragma omp parallel reduction(&& : known_ids, has_room) if (rows * length * width > 65536)
   {

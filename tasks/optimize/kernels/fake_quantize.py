@@ -1,4 +1,4 @@
-"""Lets torch.export follow what rounds as in training: it isn't told what these operators give.
+"""Lets torch.export follow what rounds as in training: it doesn't know what these operators give.
 
 They are whole in libtorch, where eager and a package call them; only the shapes of their results,
 which torch's fake tensors have for fixed sizes alone (2.11 to 2.15), are said here.

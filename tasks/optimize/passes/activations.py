@@ -27,9 +27,9 @@ _ACTIVATIONS: dict[Any, torch._ops.OpOverload] = {
 
 
 def apply_activations(
-    layer: torch.fx.Node, made: torch.fx.Node
+    layer: torch.fx.Node, result: torch.fx.Node
 ) -> tuple[list[torch.fx.Node], torch.fx.Node]:
-    """Apply the activations that follow `layer` alone to `made`, its result in another shape.
+    """Apply the activations that follow `layer` alone to `result`, which has another shape.
 
     Return the layer with those activations, and what stands for the last of them in that shape.
     """
@@ -40,9 +40,9 @@ def apply_activations(
         if function is None or follower.kwargs or follower.args[0] is not chain[-1]:
             break
         with layer.graph.inserting_before(follower):
-            made = add_call(layer.graph, function, (made, *follower.args[1:]))
+            result = add_call(layer.graph, function, (result, *follower.args[1:]))
         chain.append(follower)
-    return chain, made
+    return chain, result
 
 
 def replace_chain(program: ExportedProgram, chain: list[torch.fx.Node], new: torch.fx.Node) -> None:

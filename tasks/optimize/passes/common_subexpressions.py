@@ -29,15 +29,15 @@ class CommonSubexpressions(Pass[ExportedProgram]):
 
     def call(self, program: ExportedProgram) -> bool:
         """Replace each repetition by the first; in the order of the graph, so that chains merge."""
-        alike = _mergeable(program.graph)
+        mergeable = _mergeable(program.graph)
         first: dict[object, torch.fx.Node] = {}
         merged = False
         for node in list(program.graph.nodes):
-            if node not in alike:
+            if node not in mergeable:
                 continue
-            known = first.setdefault(_value_number(node), node)
-            if known is not node:
-                replace_node(program, node, known)
+            earlier = first.setdefault(_value_number(node), node)
+            if earlier is not node:
+                replace_node(program, node, earlier)
                 merged = True
         return merged
 
@@ -66,8 +66,8 @@ def _value_number(node: torch.fx.Node) -> object:
     Numbers go by how they are written: 0.0 and -0.0, and 1 and True, are equal and not the same.
     """
     leaves, structure = pytree.tree_flatten((node.args, dict(sorted(node.kwargs.items()))))
-    told = tuple(
+    arguments = tuple(
         ("node", leaf.name) if isinstance(leaf, torch.fx.Node) else (type(leaf), repr(leaf))
         for leaf in leaves
     )
-    return node.target, told, str(structure)
+    return node.target, arguments, str(structure)

@@ -33,9 +33,9 @@ class ContiguousLinear(NodePass[ExportedProgram]):
         linear = torch.ops.aten.linear.default
         return [
             node for node in program.graph.find_nodes(op="call_function", target=linear)
-            if isinstance(given := node.args[0], torch.fx.Node)
-            and given.meta["val"].dim() > 2
-            and not is_contiguous_or_false(given.meta["val"])
+            if isinstance(source := node.args[0], torch.fx.Node)
+            and source.meta["val"].dim() > 2
+            and not is_contiguous_or_false(source.meta["val"])
         ]  # fmt: skip
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:

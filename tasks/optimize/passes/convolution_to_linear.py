@@ -36,26 +36,26 @@ class ConvolutionToLinear(NodePass[ExportedProgram]):
         return [
             node for node in program.graph.nodes
             if node.target in CONVOLUTIONS
-            and (given := arguments_of(node))["groups"] == 1
-            and is_unpadded(given["padding"])
-            and is_point(given["input"]) and is_point(given["weight"])
+            and (arguments := arguments_of(node))["groups"] == 1
+            and is_unpadded(arguments["padding"])
+            and is_point(arguments["input"]) and is_point(arguments["weight"])
             # With a batch axis, which torch lets be left out.
-            and given["input"].meta["val"].dim() == given["weight"].meta["val"].dim()
+            and arguments["input"].meta["val"].dim() == arguments["weight"].meta["val"].dim()
         ]  # fmt: skip
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Replace it."""
-        given = arguments_of(node)
+        arguments = arguments_of(node)
         graph = node.graph
         with graph.inserting_before(node):
             rows, weight = (
-                add_call(graph, _ATEN.flatten.using_ints, (given[name], 1))
+                add_call(graph, _ATEN.flatten.using_ints, (arguments[name], 1))
                 for name in ("input", "weight")
             )
-            result = add_call(graph, _ATEN.linear.default, (rows, weight, given["bias"]))
+            result = add_call(graph, _ATEN.linear.default, (rows, weight, arguments["bias"]))
         chain, result = apply_activations(node, result)
         with graph.inserting_before(chain[-1]):
-            for _ in given["weight"].meta["val"].shape[2:]:
+            for _ in arguments["weight"].meta["val"].shape[2:]:
                 result = add_call(graph, _ATEN.unsqueeze.default, (result, -1))
         replace_chain(program, chain, result)
 

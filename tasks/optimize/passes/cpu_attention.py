@@ -49,9 +49,9 @@ class CpuAttention(NodePass[ExportedProgram]):
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Replace it."""
-        given = arguments_of(node)
-        parts = [given[name] for name in ("query", "key", "value")]
-        mask, scale, graph = given["attn_mask"], given["scale"], node.graph
+        arguments = arguments_of(node)
+        parts = [arguments[name] for name in ("query", "key", "value")]
+        mask, scale, graph = arguments["attn_mask"], arguments["scale"], node.graph
         if scale is None:
             scale = 1 / math.sqrt(parts[0].meta["val"].shape[-1])
         with graph.inserting_before(node):
@@ -66,18 +66,18 @@ class CpuAttention(NodePass[ExportedProgram]):
         replace_node(program, node, result)
 
 
-def _fits(given: dict[str, Any]) -> bool:
-    if given["dropout_p"] or given["is_causal"] or given["enable_gqa"]:
+def _fits(arguments: dict[str, Any]) -> bool:
+    if arguments["dropout_p"] or arguments["is_causal"] or arguments["enable_gqa"]:
         return False
-    query, key, value = (given[name].meta["val"] for name in ("query", "key", "value"))
-    mask = given["attn_mask"]
+    query, key, value = (arguments[name].meta["val"] for name in ("query", "key", "value"))
+    mask = arguments["attn_mask"]
     kinds = (torch.float32, torch.bool)
     keys, depth, width = key.shape[-2], query.shape[-1], value.shape[-1]
     return (
         all(one.dtype is torch.float32 and one.dim() == 4 for one in (query, key, value))
         and all(_is_same(one, query) for one in (key, value))
         and (mask is None or mask.meta["val"].dtype in kinds)
-        and (given["scale"] is None or isinstance(given["scale"], float))
+        and (arguments["scale"] is None or isinstance(arguments["scale"], float))
         and isinstance(keys, int) and 0 < keys <= _LONGEST
         and isinstance(depth, int) and depth > 0
         and isinstance(width, int) and width > 0 and width % _LANES == 0

@@ -42,10 +42,10 @@ class LayoutPass(NodePass[ExportedProgram]):
     def call(self, program: ExportedProgram) -> bool:
         """Change them all, and give the outputs the layouts that they had."""
         output = program.graph.output_node()
-        were = [_is_contiguous(value) for value in output.all_input_nodes]
+        was_contiguous = [_is_contiguous(value) for value in output.all_input_nodes]
         modified = super().call(program)
         if modified:
-            _restore(program, were)
+            _restore_contiguous(program, was_contiguous)
         return modified
 
     def clean_up(self, program: ExportedProgram) -> None:
@@ -78,20 +78,20 @@ def _may_copy(node: torch.fx.Node) -> bool:
     )  # fmt: skip
 
 
-def _is_contiguous(value: torch.fx.Node) -> bool:
+def _is_contiguous(node: torch.fx.Node) -> bool:
     """Tell whether it is a tensor of two axes or more that certainly lies as its axes say."""
-    kept = value.meta.get("val")
-    return isinstance(kept, torch.Tensor) and kept.dim() > 1 and is_contiguous_or_false(kept)
+    tensor = node.meta.get("val")
+    return isinstance(tensor, torch.Tensor) and tensor.dim() > 1 and is_contiguous_or_false(tensor)
 
 
-def _restore(program: ExportedProgram, were: list[bool]) -> None:
+def _restore_contiguous(program: ExportedProgram, was_contiguous: list[bool]) -> None:
     """Make those outputs contiguous again that were.
 
     What lies how behind a change is not known: what the graph says of values further down is of
     before it. Where nothing is to do nothing is copied.
     """
     output = program.graph.output_node()
-    for value, was in zip(output.all_input_nodes, were, strict=True):
-        if was and value.op != "placeholder":
-            copied = change_layout(output, value, _CONTIGUOUS)
-            program.graph_signature.replace_all_uses(value.name, copied.name)
+    for node, is_to_restore in zip(output.all_input_nodes, was_contiguous, strict=True):
+        if is_to_restore and node.op != "placeholder":
+            copied = change_layout(output, node, _CONTIGUOUS)
+            program.graph_signature.replace_all_uses(node.name, copied.name)
