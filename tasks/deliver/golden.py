@@ -40,7 +40,7 @@ class GoldenCase:
 
     They have the shapes and dtypes that the original takes and gives; outputs are real numbers.
     `left_out` counts the modules, by class, that were left out of the computation, `changed` are
-    the places of the inputs that the original changes in place.
+    the indices of the inputs that the original changes in place.
     """
 
     inputs: Tensors
@@ -142,7 +142,7 @@ def _merge_forms(structure: Structure, forms: Sequence[str]) -> tuple[Structure,
     for other in forms:
         if merged == other:
             continue
-        common, places = (
+        common, differing = (
             parse_result(merged).agreed(parse_result(other)) if merged and other else (None, [])
         )
         if common is None:
@@ -151,7 +151,7 @@ def _merge_forms(structure: Structure, forms: Sequence[str]) -> tuple[Structure,
                 "one by one",
             )
         merged = str(common)
-        varying += places
+        varying += differing
     notes = tuple(
         f"{place} of the result is no tensor and differs from call to call: the loaded model gives "
         "None there; return it as a tensor if it is served"
@@ -167,7 +167,7 @@ def _find_losses(module: nn.Module, call: Call, inputs: Tensors) -> tuple[int, .
         try:
             with watch, training_parts_left_out(Counter(), watch.mark):
                 result = call.run(module, inputs)
-            return watch.places(flat_tensors(result))
+            return watch.loss_indices(flat_tensors(result))
         except Exception:  # noqa: BLE001 - reported as what it is by the run that follows
             return ()
 
@@ -253,7 +253,7 @@ def _run_twice(module: nn.Module, call: Call, sample: SampleInputs) -> tuple[Gol
             tensors = tuple(tensor.clone() for tensor in inputs)
             with training_parts_left_out(left_out):
                 result = call.run_in_place(module, tensors)
-            changed = changed_places(inputs, tensors)
+            changed = changed_indices(inputs, tensors)
             structure = describe_structure(call, result)
             outputs = call.select_outputs(flat_tensors(result))
             first = tuple(tensor.detach().clone() for tensor in outputs)
@@ -280,24 +280,24 @@ def _run_twice(module: nn.Module, call: Call, sample: SampleInputs) -> tuple[Gol
     return GoldenCase(inputs, first, left_out, changed), structure
 
 
-def changed_places(before: Tensors, after: Tensors) -> tuple[int, ...]:
+def changed_indices(before: Tensors, after: Tensors) -> tuple[int, ...]:
     """Return the places at which two lists of tensors differ; NaN is the same as NaN.
 
     They may be of any shapes: another shape differs, another dtype alone doesn't.
     """
     return tuple(
-        place
-        for place, (one, other) in enumerate(zip(before, after, strict=True))
+        index
+        for index, (one, other) in enumerate(zip(before, after, strict=True))
         if one.shape != other.shape
         or not bool(((one == other) | (one.isnan() & other.isnan())).all())
     )
 
 
 def _require_real(outputs: Tensors) -> None:
-    for place, tensor in enumerate(outputs):
+    for index, tensor in enumerate(outputs):
         if tensor.is_complex():
             raise DeliveryUnsound(
-                f"output {place} can't be released", expected="a dtype of real numbers",
+                f"output {index} can't be released", expected="a dtype of real numbers",
                 got=str(tensor.dtype).removeprefix("torch."), remedy=REAL_OUTPUTS,
             )  # fmt: skip
 

@@ -153,8 +153,8 @@ def _check_readings(
     if _failure_at_ends(module, call, inputs, readings) == "":
         return list(readings)
     checked: list[Reading | None] = []
-    for place, (tensor, reading) in enumerate(zip(inputs, readings, strict=True)):
-        alone = [reading if other == place else None for other in range(len(inputs))]
+    for index, (tensor, reading) in enumerate(zip(inputs, readings, strict=True)):
+        alone = [reading if position == index else None for position in range(len(inputs))]
         why = _failure_at_ends(module, call, inputs, alone)
         if why and reading is not None and not reading.widened:
             why = f"{reading.text}, and the model fails at an end of it: {why}"

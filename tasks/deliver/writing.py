@@ -48,7 +48,7 @@ from handoff.tasks.deliver.datasets import NO_DATASETS, Datasets, Evaluation
 from handoff.tasks.deliver.golden import (
     GoldenCase,
     Goldens,
-    changed_places,
+    changed_indices,
     evaluation_mode,
     format_shapes,
     outputs_agree,
@@ -146,9 +146,9 @@ class DeliveryBuilder:
             yield f"left out: the output {path or 'of forward'}, which was a loss"
         inputs = tuple(tensor.clone() for tensor in example.inputs)
         captured.module(*inputs)
-        changes = {captured.inputs[place] for place in changed_places(example.inputs, inputs)}
-        for place in self.goldens.cases[0].changed:
-            name = self.call.names[place]
+        changes = {captured.inputs[index] for index in changed_indices(example.inputs, inputs)}
+        for index in self.goldens.cases[0].changed:
+            name = self.call.names[index]
             if name in captured.inputs and name not in changes:
                 yield f"left out: the change of the input {name} in place, which forward makes"
 
@@ -187,8 +187,8 @@ def _source_line(node: torch.fx.Node) -> Line | None:
 
 def _narrow(contract: DeliveryContract, captured: CapturedGraph, method: str) -> DeliveryContract:
     """Return the contract of what was captured: its inputs alone, and their dimensions."""
-    kept = [place for place, spec in enumerate(contract.inputs) if spec.name in captured.inputs]
-    inputs = tuple(contract.inputs[place] for place in kept)
+    indices = [index for index, spec in enumerate(contract.inputs) if spec.name in captured.inputs]
+    inputs = tuple(contract.inputs[index] for index in indices)
     used = {axis for spec in inputs for axis in spec.shape}
     paths = contract.structure.inputs
     return replace(
@@ -196,7 +196,7 @@ def _narrow(contract: DeliveryContract, captured: CapturedGraph, method: str) ->
         model=replace(contract.model, captured_by=method),
         inputs=inputs,
         structure=replace(
-            contract.structure, inputs=tuple(paths[place] for place in kept) if paths else ()
+            contract.structure, inputs=tuple(paths[index] for index in indices) if paths else ()
         ),
         dimensions={name: d for name, d in contract.dimensions.items() if name in used},
     )

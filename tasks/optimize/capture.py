@@ -124,10 +124,10 @@ def _capture_error(
 ) -> DeliveryUnsound:
     obstacle = obstacle_of(error)
     nodes = module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ()
-    places = [place_of(node) for node in nodes if node.name == obstacle.node]
-    places += [written_line(obstacle.line)] if obstacle.line else []
+    locations = [place_of(node) for node in nodes if node.name == obstacle.node]
+    locations += [written_line(obstacle.line)] if obstacle.line else []
     recurrent = _first_recurrent_layer(module)
-    where = next(iter(places), recurrent)
+    where = next(iter(locations), recurrent)
     if not obstacle.what:
         guards = _describe_guards(error)
         declared = [f"{name} {d}" for name, d in signature.dimensions.items()]

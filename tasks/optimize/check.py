@@ -43,7 +43,7 @@ Program = TypeVar("Program", torch.fx.GraphModule, ExportedProgram)
 def snapshot(program: Program) -> Program:
     """Return a copy of the program that shares its tensors: passes replace them, by their rules.
 
-    One that writes to them is noticed by `tasks.optimize.passes.base.held_tensors`.
+    One that writes to them is noticed by `tasks.optimize.passes.base.tensor_versions`.
     """
     return cast(Program, _copy(program))
 
@@ -253,8 +253,8 @@ class PassCheck:
             run = compute_natively if chosen.rounds else compute
             with _refuse_on_failure(chosen, "a program that runs as before"):
                 outputs = [run(program, inputs) for inputs in self._inputs]
-            for place, after in enumerate(outputs):
-                distance = self._compare(choice, chosen, place, after, (before, program))
+            for case_index, after in enumerate(outputs):
+                distance = self._compare(choice, chosen, case_index, after, (before, program))
                 largest = max(largest, distance)
             if chosen.rounds:
                 # The next pass is compared with what its casts make of float64.
@@ -270,12 +270,12 @@ class PassCheck:
         self,
         choice: PassChoice,
         chosen: Pass[Any],
-        place: int,
+        case_index: int,
         after: Outputs,
         programs: tuple[Program, Program],
     ) -> float:
         """Return the largest difference on one of the inputs; refuse one that is too large."""
-        expected = self._outputs[place]
+        expected = self._outputs[case_index]
         shapes = [[list(tensor.shape) for tensor in outputs] for outputs in (expected, after)]
         if shapes[0] != shapes[1]:
             raise _refusal(chosen, f"outputs of the shapes {shapes[0]}", f"{shapes[1]}")
@@ -290,7 +290,7 @@ class PassCheck:
             is_agreed = choice.intended or (chosen.rounds and index == self._covered)
             if is_outside and not is_agreed:
                 bound = self._recipe.tolerance_for("float32")
-                where = first_difference(*programs, self._inputs[place], self._recipe)
+                where = first_difference(*programs, self._inputs[case_index], self._recipe)
                 raise _refusal(
                     chosen,
                     f"output {index} within atol {bound.atol:g} and rtol {bound.rtol:g} of before",

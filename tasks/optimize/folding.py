@@ -205,13 +205,13 @@ def _user_inputs(program: AnyProgram) -> Iterable[str]:
 def _derive_scopes(program: AnyProgram, seen: Mapping[str, str]) -> dict[str, str]:
     weights = _weight_owners(program)
     scopes: dict[str, str] = {}
-    place = {node.name: number for number, node in enumerate(program.graph.nodes)}
+    position = {node.name: number for number, node in enumerate(program.graph.nodes)}
     for node in program.graph.nodes:
         sources = [source.name for source in node.all_input_nodes]
         owners = [owner for name in sources if (owner := weights.get(name, ""))]
         fed_by = [name for name in sources if name in scopes and name not in weights]
         # The latest of them: what a residual connection adds to, not what it brings along.
-        fed_by.sort(key=place.__getitem__)
+        fed_by.sort(key=position.__getitem__)
         known = [scope for source in fed_by if (scope := scopes[source]) != MODEL]
         derived = _module_of(node) or (owners or known or [MODEL])[-1]
         scopes[node.name] = seen.get(node.name, derived)

@@ -38,16 +38,16 @@ def format_tensor(tensor: torch.Tensor) -> str:
 class Call:
     """The call of a model: the names of its tensors in order, and where each of them goes.
 
-    `leaves` are all values of the flattened arguments, with None where a tensor goes (`places`);
+    `leaves` are all values of the flattened arguments, with None where a tensor goes (`indices`);
     `paths` are the tensors' places as Python writes them: `batch['user'][0]`. `losses` are the
-    places of tensors in the result that are no outputs. `defaults` are forward's own for arguments
+    indices of tensors in the result that are no outputs. `defaults` are forward's own for arguments
     that the call doesn't give.
     """
 
     signature: inspect.Signature
     tree: pytree.TreeSpec
     leaves: tuple[object, ...]
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
     names: tuple[str, ...]
     paths: tuple[str, ...]
     fixed: tuple[str, ...]
@@ -81,8 +81,8 @@ class Call:
     def bind(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the positional and keyword arguments that hold `values`, one for each name."""
         leaves = list(self.leaves)
-        for place, value in zip(self.places, values, strict=True):
-            leaves[place] = value
+        for index, value in zip(self.indices, values, strict=True):
+            leaves[index] = value
         arguments = pytree.tree_unflatten(leaves, self.tree)
         bound = inspect.BoundArguments(self.signature, arguments)
         return bound.args, bound.kwargs
@@ -113,7 +113,7 @@ class Call:
 
     def select_outputs(self, tensors: Sequence[_T]) -> tuple[_T, ...]:
         """Return those of a result's tensors, in their order, that are outputs."""
-        return tuple(one for place, one in enumerate(tensors) if place not in self.losses)
+        return tuple(one for index, one in enumerate(tensors) if index not in self.losses)
 
 
 _MOST_NAMED = 8
@@ -154,15 +154,15 @@ def describe_call(
     entries = [entry for name in arguments for entry in _named_leaves(name, arguments[name])]
     leaves, tree = pytree.tree_flatten(arguments)
     paths = [path for path, _ in entries]
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    _require_plain(paths, leaves, places)
+    indices = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    _require_plain(paths, leaves, indices)
     call = Call(
         signature=signature,
         tree=tree,
-        leaves=tuple(None if place in places else leaf for place, leaf in enumerate(leaves)),
-        places=tuple(places),
-        names=identifiers([paths[place] for place in places]),
-        paths=tuple(paths[place] for place in places),
+        leaves=tuple(None if index in indices else leaf for index, leaf in enumerate(leaves)),
+        indices=tuple(indices),
+        names=identifiers([paths[index] for index in indices]),
+        paths=tuple(paths[index] for index in indices),
         fixed=tuple(
             f"{path} = {leaf!r}" for path, leaf in zip(paths, leaves, strict=True)
             if not isinstance(leaf, torch.Tensor) and leaf is not None
@@ -184,7 +184,7 @@ def _suggest_conversion(path: str, leaf: object) -> str:
     return f"Pass its contents: dict({path}) if it is a mapping, or a dataclass"
 
 
-def _require_plain(paths: list[str], leaves: list[object], places: list[int]) -> None:
+def _require_plain(paths: list[str], leaves: list[object], indices: list[int]) -> None:
     for path, leaf in zip(paths, leaves, strict=True):
         if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
             raise UsageProblem(
@@ -193,7 +193,7 @@ def _require_plain(paths: list[str], leaves: list[object], places: list[int]) ->
                 got=f"{type(leaf).__module__}.{type(leaf).__name__}",
                 remedy=_suggest_conversion(path, leaf),
             )
-    if not places:
+    if not indices:
         raise UsageProblem(
             "the example inputs hold no tensor", expected="at least one tensor",
             got=", ".join(type(leaf).__name__ for leaf in leaves) or "none",
@@ -208,7 +208,7 @@ def _named_leaves(name: str, value: object) -> list[tuple[str, object]]:
     except ValueError:
         # A class that was registered without keys, as Hugging Face's outputs are: by number.
         leaves = pytree.tree_leaves(value)
-        return [(f"{name}[{place}]", leaf) for place, leaf in enumerate(leaves)]
+        return [(f"{name}[{index}]", leaf) for index, leaf in enumerate(leaves)]
     return [(f"{name}{pytree.keystr(path)}", leaf) for path, leaf in entries]
 
 
@@ -228,13 +228,13 @@ def describe_structure(call: Call, result: object) -> Structure:
             )  # fmt: skip
     tensors = [path for path, leaf in entries if isinstance(leaf, torch.Tensor)]
     outputs = call.select_outputs(tensors)
-    one_by_one = outputs in (("",), tuple(f"[{place}]" for place in range(len(outputs))))
+    one_by_one = outputs in (("",), tuple(f"[{index}]" for index in range(len(outputs))))
     form = form_of(result, call.losses)
     return Structure(
         inputs=() if call.names == call.paths else call.paths,
         outputs=() if one_by_one else outputs,
         fixed=call.fixed,
-        losses=tuple(tensors[place] for place in call.losses),
+        losses=tuple(tensors[index] for index in call.losses),
         result="" if form is None or form.is_flat else str(form),
     )
 

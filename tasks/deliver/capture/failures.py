@@ -160,8 +160,8 @@ def describe_static_shapes(
 
     `inputs` are the example's, of the contract's shapes; nothing is asked of their dtypes.
     """
-    taken = contract.signature.measure_inputs(inputs)
-    sizes = ", ".join(f"{name} = {size}" for name, size in taken.items())
+    example_sizes = contract.signature.measure_inputs(inputs)
+    sizes = ", ".join(f"{name} = {size}" for name, size in example_sizes.items())
     return (
         f"takes {sizes} only, as in the example: no capture works for other sizes: "
         f"{_summarize_error(failures[-1].error)}. If forward takes some other sizes, say which: "

@@ -47,10 +47,10 @@ class LossWatch(TorchDispatchMode):
                     self._losses[leaf] = True
         return result
 
-    def places(self, outputs: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    def loss_indices(self, outputs: Sequence[torch.Tensor]) -> tuple[int, ...]:
         """Return the places of the outputs that are losses; none where all are.
 
         They may be of any shapes and dtypes.
         """
-        found = tuple(place for place, one in enumerate(outputs) if one in self._losses)
+        found = tuple(index for index, one in enumerate(outputs) if one in self._losses)
         return found if len(found) < len(outputs) else ()

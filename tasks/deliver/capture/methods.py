@@ -173,13 +173,13 @@ def _name_inputs(graph: torch.fx.Graph, call: Call) -> list[torch.fx.Node]:
     """Name the placeholders of tensors as the call does, and erase those of fixed values."""
     placeholders = graph.find_nodes(op="placeholder")
     inputs = []
-    names = dict(zip(call.places, call.names, strict=True))
+    names = dict(zip(call.indices, call.names, strict=True))
     # Where fx has to rename an input it does so in the input's place, which has to be the front.
     front = next(node for node in graph.nodes if node.op != "placeholder")
-    for place, node in enumerate(placeholders):
+    for index, node in enumerate(placeholders):
         front.prepend(node)
-        if place in names:
-            node.target = names[place]
+        if index in names:
+            node.target = names[index]
             inputs.append(node)
         elif node.users:
             raise TypeError(f"the argument {node.name} is no tensor, and not fixed")
@@ -200,7 +200,7 @@ def _rebind_sizes(
         if node.args[0] in inputs
     ]  # fmt: skip
     used_inputs = [node for node in inputs if set(node.users) - set(reads)]
-    places = {
+    sources = {
         axis: (node, position)
         for node, spec in zip(inputs, signature.inputs, strict=True)
         for position, axis in enumerate(spec.shape)
@@ -210,7 +210,7 @@ def _rebind_sizes(
         source, position = read.args
         if source not in used_inputs:
             axis = signature.inputs[inputs.index(source)].shape[position]
-            read.args = places.get(axis, read.args)
+            read.args = sources.get(axis, read.args)
 
 
 def _to_captured_graph(module: torch.fx.GraphModule, notes: tuple[str, ...]) -> CapturedGraph:

@@ -41,8 +41,8 @@ class RandomDraws(TorchDispatchMode):
 
 def _is_active(operator: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) -> bool:  # noqa: ANN401 - as above
     arguments = {
-        argument.name: args[place] if place < len(args) else argument.default_value
-        for place, argument in enumerate(operator._schema.arguments)
+        argument.name: args[index] if index < len(args) else argument.default_value
+        for index, argument in enumerate(operator._schema.arguments)
     }
     arguments.update(kwargs)
     if any(arguments.get(name, True) is False for name in _SWITCHES):
@@ -71,7 +71,7 @@ def unrepeatable_error(module: nn.Module, call: Call, inputs: Tensors) -> Delive
     drawn |= {
         name: None for name, state in _generator_states().items() if state != before.get(name)
     }
-    place = next((line for line in drawn.values() if line is not None), None)
+    first_line = next((line for line in drawn.values() if line is not None), None)
     if drawn:
         got = f"a different one: forward draws random numbers ({', '.join(drawn)})"
         remedy = (
@@ -84,5 +84,5 @@ def unrepeatable_error(module: nn.Module, call: Call, inputs: Tensors) -> Delive
     return DeliveryUnsound(
         "the model gives another output when it is run again",
         expected="the same output for the same input", got=got, remedy=remedy,
-        where="" if place is None else written_line(place),
+        where="" if first_line is None else written_line(first_line),
     )  # fmt: skip

@@ -47,7 +47,7 @@ def _read_form(value: object, tensors: list[torch.Tensor], losses: frozenset[int
     if isinstance(value, list | tuple) or type(value) in pytree.SUPPORTED_NODES:
         children = value if isinstance(value, list | tuple) else _children(value)
         items = tuple(
-            (place, _read_form(part, tensors, losses)) for place, part in enumerate(children)
+            (index, _read_form(part, tensors, losses)) for index, part in enumerate(children)
         )
         return ResultForm("list" if isinstance(value, list) else "tuple", parts=items)
     if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):

@@ -86,23 +86,23 @@ def read_ranges(
     Inputs may be of any shapes and dtypes. `others` are the uses at other sizes: what differs there
     follows a size, which no range can say.
     """
-    return tuple(_read_range(uses, place, tensor, others) for place, tensor in enumerate(inputs))
+    return tuple(_read_range(uses, index, tensor, others) for index, tensor in enumerate(inputs))
 
 
 def _read_range(
-    uses: Uses, place: int, tensor: torch.Tensor, others: Uses | None
+    uses: Uses, index: int, tensor: torch.Tensor, others: Uses | None
 ) -> Reading | None:
     is_integer = tensor.dtype in _INTEGERS
     if not tensor.numel() or not (is_integer or tensor.is_floating_point()):
         return None
-    input_uses = uses.of[place]
-    reading = _range_by_tables(uses, place, tensor)
+    input_uses = uses.of[index]
+    reading = _range_by_tables(uses, index, tensor)
     if not is_integer:
         return reading if reading is not None and _contains(reading, tensor) else None
     if reading is None:
         reading = _range_by_uses(input_uses, tensor)
     if others is not None and reading.source != "example":
-        other = _range_by_tables(others, place, tensor) or _range_by_uses(others.of[place], tensor)
+        other = _range_by_tables(others, index, tensor) or _range_by_uses(others.of[index], tensor)
         if (other.low, other.high) != (reading.low, reading.high):
             return guess_range(tensor, "what it may hold depends on the size of an input")
     if not _contains(reading, tensor):
@@ -113,15 +113,15 @@ def _read_range(
     return reading
 
 
-def _range_by_tables(uses: Uses, place: int, tensor: torch.Tensor) -> Reading | None:
+def _range_by_tables(uses: Uses, index: int, tensor: torch.Tensor) -> Reading | None:
     """Return the range that the tables leave, the narrowest of an input's columns."""
-    low, high = uses.limits(place)
+    low, high = uses.limits(index)
     limited = (low > -_INF) | (high < _INF)
     # Of a float some columns of which are no ids, the others' range says nothing.
     if not bool(limited.any() if tensor.dtype in _INTEGERS else limited.all()):
         return None
     lowest, highest = _dtype_limits(tensor.dtype)
-    tables = list(uses.of[place].tables)
+    tables = list(uses.of[index].tables)
     names = " and ".join(map(str, tables[:_TABLES_AT_MOST]))
     names += f" and {len(tables) - _TABLES_AT_MOST} more" if len(tables) > _TABLES_AT_MOST else ""
 

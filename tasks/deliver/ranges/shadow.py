@@ -20,7 +20,7 @@ class Shadow:
     `origin` is the number of the input's element that it comes from, counted from 1 over all inputs
     (0: it comes from none). Its value is `scale * x + offset` for that element x, rounded down by
     at most `slack`; a scale of NaN says that it depends on x in another way. Whatever x is, it
-    lies from `low` to `high`. `inputs` are the places of all inputs that had a part in it.
+    lies from `low` to `high`. `inputs` are the indices of all inputs that had a part in it.
     """
 
     origin: torch.Tensor
@@ -61,8 +61,8 @@ class Shadow:
         return _replace(self, scale=scale, slack=slack, low=lowest, high=highest)
 
 
-def of_input(tensor: torch.Tensor, first: int, place: int) -> Shadow:
-    """Return the shadow of the input at `place`, whose elements are counted from `first` + 1.
+def of_input(tensor: torch.Tensor, first: int, index: int) -> Shadow:
+    """Return the shadow of the input at `index`, whose elements are counted from `first` + 1.
 
     It has the input's shape, which may be any, as its dtype may.
     """
@@ -70,7 +70,7 @@ def of_input(tensor: torch.Tensor, first: int, place: int) -> Shadow:
     origin = torch.arange(first + 1, first + 1 + tensor.numel(), dtype=torch.float64)
     unit, zeros = torch.ones(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
     low, high = (torch.full(shape, end, dtype=torch.float64) for end in (-_INF, _INF))
-    return Shadow(origin.reshape(shape), unit, zeros, zeros, low, high, frozenset({place}))
+    return Shadow(origin.reshape(shape), unit, zeros, zeros, low, high, frozenset({index}))
 
 
 def of_constant(value: torch.Tensor | float) -> Shadow:

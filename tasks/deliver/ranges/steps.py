@@ -234,11 +234,11 @@ def _copy(watch: Watch, call: OperatorCall) -> Shadow | None:
 
 
 def _sort(watch: Watch, call: OperatorCall) -> Shadow | None:
-    values, places = call.result
+    values, indices = call.result
     axes = [arg for arg in call.args[1:] if type(arg) is int] or [-1]
     if values.dim():
         shadow = watch.shadow_of(call.args[0])
-        (result,) = shadows.transform((shadow,), lambda parts: parts[0].gather(axes[0], places))
+        (result,) = shadows.transform((shadow,), lambda parts: parts[0].gather(axes[0], indices))
         watch.keep(result, values)
     return None
 

@@ -47,7 +47,7 @@ class Uses:
     def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
         """Begin with nothing used of inputs of any shapes and dtypes."""
         sizes = [tensor.numel() for tensor in inputs]
-        self.firsts = [sum(sizes[:place]) for place in range(len(sizes))]
+        self.firsts = [sum(sizes[:index]) for index in range(len(sizes))]
         self._sizes = sizes
         # Element 0 stands for what comes from no input.
         self._low = torch.full((sum(sizes) + 1,), -_INF, dtype=torch.float64)
@@ -56,18 +56,18 @@ class Uses:
 
     def note(self, shadow: Shadow, kind: Kind, what: str = "") -> None:
         """Note a use of all the inputs that had a part in a tensor."""
-        for place in self._inputs_of(shadow):
-            self.of[place].kinds.add(kind)
+        for index in self._inputs_of(shadow):
+            self.of[index].kinds.add(kind)
             if kind == "unread":
-                self.of[place].unread[what] = None
+                self.of[index].unread[what] = None
 
     def look_up(self, shadow: Shadow, table: Table, low: int = 0) -> None:
         """Note that elements are looked up in a table, as `low` to the number of rows more."""
         high = low + table.rows - 1
         under, over = shadow.low < low, shadow.high > high
         unbounded = (shadow.origin > 0) & (under | over)
-        for place in self._inputs_of(shadow):
-            self.of[place].tables[table] = None
+        for index in self._inputs_of(shadow):
+            self.of[index].tables[table] = None
         if not bool(unbounded.any()):
             self.note(shadow, "fitted")
         elif bool(shadow.scale[unbounded].isnan().any()):
@@ -88,16 +88,16 @@ class Uses:
             values = ((other.offset - shadow.offset) / shadow.scale).flatten()
             values = values[values.isfinite()]
             self.note(shadow, "compared" if values.numel() else "fitted")
-            for place in self._inputs_of(shadow) if values.numel() else ():
-                self.of[place].constants += [float(values.min()), float(values.max())]
+            for index in self._inputs_of(shadow) if values.numel() else ():
+                self.of[index].constants += [float(values.min()), float(values.max())]
 
-    def limits(self, place: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def limits(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the lowest and the highest value that each element of an input may have.
 
         Both are float64 `[n]`, in the order of the flattened input.
         """
-        begin = self.firsts[place] + 1
-        part = slice(begin, begin + self._sizes[place])
+        begin = self.firsts[index] + 1
+        part = slice(begin, begin + self._sizes[index])
         return self._low[part], self._high[part]
 
     def _inputs_of(self, shadow: Shadow) -> list[int]:
@@ -115,8 +115,8 @@ class Uses:
         edge = (bound - shadow.offset) / shadow.scale
         for rising in (True, False):
             picked = where & ((shadow.scale > 0) if rising else (shadow.scale < 0))
-            places, edges = shadow.origin[picked].long(), edge[picked]
+            elements, edges = shadow.origin[picked].long(), edge[picked]
             if rising == is_low:
-                self._low.scatter_reduce_(0, places, edges, "amax")
+                self._low.scatter_reduce_(0, elements, edges, "amax")
             else:
-                self._high.scatter_reduce_(0, places, edges, "amin")
+                self._high.scatter_reduce_(0, elements, edges, "amin")

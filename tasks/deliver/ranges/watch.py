@@ -57,11 +57,11 @@ class ValueWatch(TorchDispatchMode):
         # What is followed, and all that was computed from an input.
         self._shadows: Any = WeakTensorKeyDictionary()
         self._computed: Any = WeakTensorKeyDictionary()
-        for place, tensor in enumerate(inputs):
+        for index, tensor in enumerate(inputs):
             self._computed[tensor] = True
             if not tensor.is_complex() and tensor.dtype is not torch.bool:
-                first = self.uses.firsts[place]
-                self._shadows[tensor] = shadows.of_input(tensor, first, place)
+                first = self.uses.firsts[index]
+                self._shadows[tensor] = shadows.of_input(tensor, first, index)
 
     def __torch_dispatch__(
         self,

@@ -291,8 +291,8 @@ def _following_relu(node: torch.fx.Node) -> torch.fx.Node:
     return only if more == [node] and only.target in _RELU else node
 
 
-def _set_argument(node: torch.fx.Node, place: int, value: Any) -> None:  # noqa: ANN401 - an argument
-    node.update_arg(len(node.args) + place, value)
+def _set_argument(node: torch.fx.Node, index: int, value: Any) -> None:  # noqa: ANN401 - an argument
+    node.update_arg(len(node.args) + index, value)
 
 
 def _set_uint8_output(layer: torch.fx.Node, quantized: _QuantizedTensor) -> None:

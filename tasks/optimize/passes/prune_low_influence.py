@@ -110,16 +110,16 @@ class PruneLowInfluence(Pass[ExportedProgram]):
             for key, share in measuring.shares.items():
                 shares[key] = max(shares.get(key, 0.0), share)
         terms = [
-            _Term(total, *_split_sum(total, place), share)
-            for (total, place), share in shares.items()
+            _Term(total, *_split_sum(total, index), share)
+            for (total, index), share in shares.items()
             if share <= self._share
         ]
         return sorted(terms, key=lambda term: term.share)
 
 
-def _split_sum(total: torch.fx.Node, place: int) -> tuple[torch.fx.Node, torch.fx.Node]:
-    """Return the other term of the sum, and the one in `place`."""
-    rest, left_out = total.args[1 - place], total.args[place]
+def _split_sum(total: torch.fx.Node, index: int) -> tuple[torch.fx.Node, torch.fx.Node]:
+    """Return the other term of the sum, and the one in `index`."""
+    rest, left_out = total.args[1 - index], total.args[index]
     assert isinstance(rest, torch.fx.Node)
     assert isinstance(left_out, torch.fx.Node)
     return rest, left_out
@@ -137,10 +137,10 @@ class _ShareInterpreter(Float64Interpreter):
         value = super().run_node(n)
         if n.target is _SUM and n in self._pure and not n.kwargs:
             size = float(value.square().mean().sqrt()) if value.numel() else 0.0
-            for place, term in enumerate(n.args):
+            for index, term in enumerate(n.args):
                 if size and _is_like(term, n) and all(_is_like(other, n) for other in n.args):
                     part: torch.Tensor = self.env[term]
-                    self.shares[n, place] = float(part.square().mean().sqrt()) / size
+                    self.shares[n, index] = float(part.square().mean().sqrt()) / size
         return value
 
 

@@ -106,16 +106,16 @@ def add_buffer(program: ExportedProgram, hint: str, value: torch.Tensor) -> torc
         name = f"{hint}_{number}"
     specs = program.graph_signature.input_specs
     kinds = [spec.kind for spec in specs]
-    place = kinds.index(InputKind.USER_INPUT) if InputKind.USER_INPUT in kinds else len(kinds)
+    index = kinds.index(InputKind.USER_INPUT) if InputKind.USER_INPUT in kinds else len(kinds)
     # The order of the placeholders is that of the specs: the state's, then the user's.
-    behind = placeholders[place] if place < len(placeholders) else _first_call(program)
+    behind = placeholders[index] if index < len(placeholders) else _first_call(program)
     with program.graph.inserting_before(behind):
         # A weight may be called by a number (`0.weight`), a placeholder may not: as torch names it.
         node: torch.fx.Node = program.graph.placeholder(f"b_{name}")
     fake = detect_fake_mode([n.meta.get("val") for n in placeholders])
     node.meta["val"] = fake.from_tensor(value, static_shapes=True) if fake else value
     spec = InputSpec(InputKind.BUFFER, TensorArgument(node.name), name, persistent=True)
-    specs.insert(place, spec)
+    specs.insert(index, spec)
     program.state_dict[name] = value
     return node
 
