@@ -291,7 +291,11 @@ def deliver(
             batch_invariant=batch_invariant,
             metric=datasets.evaluation.metric if datasets.evaluation else None,
         )
-        metric_notes = _describe_metric(module, goldens, datasets)
+        metric_notes = []
+        if datasets.evaluation is not None:
+            metric_notes.append(
+                measure_eager(module, goldens.call, datasets.evaluation, goldens.structure)
+            )
         # The name ends up in module.py, beside each .pt file.
         built = Path(scratch) / (folder.name if _CLEAN_NAME.fullmatch(folder.name) else "delivery")
         builder = DeliveryBuilder(module, goldens.call, goldens, built, datasets=datasets)
@@ -327,13 +331,6 @@ def _make_goldens(
             raise refusal from None
         note = f"{', '.join(raised)} from 2 on: at 1 the model fails with {refusal.why}"
         return signature, replace(goldens, notes=(note, *goldens.notes))
-
-
-def _describe_metric(module: nn.Module, goldens: Goldens, datasets: Datasets) -> tuple[str, ...]:
-    """Return what the model itself makes of the evaluation, where there is one."""
-    if datasets.evaluation is None:
-        return ()
-    return (measure_eager(module, goldens.call, datasets.evaluation, goldens.structure),)
 
 
 def guessed_inputs(result: FactoryResult) -> tuple[TensorSpec, ...]:

@@ -91,8 +91,10 @@ def _run_passes(
     """
     contract = delivery.contract
     module = snapshot(delivery.module)
+    cases = plan_cases(contract.signature, seeds=1)[:_CHECKED_CASES]
+    inputs = [delivery.draw(case) for case in cases]
     check = PassCheck(
-        job.recipe, _check_inputs(delivery), module, _make_export_check(delivery, is_each_exported),
+        job.recipe, inputs, module, _make_export_check(delivery, is_each_exported),
         calibration_of(delivery), covered=covered_by_metric(job.recipe, delivery),
     )  # fmt: skip
     effects = []
@@ -169,9 +171,3 @@ def _make_pass(choice: PassChoice) -> Pass[Any]:
             remedy="Fix the name in the recipe",
         )
     return PASSES[choice.name](choice.parameters)
-
-
-def _check_inputs(delivery: LoadedDelivery) -> list[tuple[torch.Tensor, ...]]:
-    """Return inputs of the plan at its two smallest sizes."""
-    cases = plan_cases(delivery.contract.signature, seeds=1)
-    return [delivery.draw(case) for case in cases[:_CHECKED_CASES]]

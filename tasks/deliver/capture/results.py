@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch.utils import _pytree as pytree
 
-from handoff.artifacts.delivery.result import A_TENSOR, Key, ResultForm, is_record_of
+from handoff.artifacts.delivery.result import A_TENSOR, ResultForm, is_record_of
 
 _NOTHING = ResultForm("value")
 _LONGEST_TEXT = 200
@@ -43,7 +43,11 @@ def _read_form(value: object, tensors: list[torch.Tensor], losses: frozenset[int
             return ResultForm("record", name=kind, parts=parts)
         return ResultForm("dict", parts=parts)
     if isinstance(value, Mapping):
-        return ResultForm("dict", parts=tuple(_mapping_forms(value, tensors, losses)))
+        entries = tuple(
+            (key if isinstance(key, str | int) else str(key), _read_form(part, tensors, losses))
+            for key, part in value.items()
+        )
+        return ResultForm("dict", parts=entries)
     if isinstance(value, list | tuple) or type(value) in pytree.SUPPORTED_NODES:
         children = value if isinstance(value, list | tuple) else _children(value)
         items = tuple(
@@ -54,13 +58,6 @@ def _read_form(value: object, tensors: list[torch.Tensor], losses: frozenset[int
         is_short = not isinstance(value, str) or (len(value) <= _LONGEST_TEXT)
         return ResultForm("value", value) if is_short else _NOTHING
     return _NOTHING
-
-
-def _mapping_forms(
-    value: Mapping[object, object], tensors: list[torch.Tensor], losses: frozenset[int]
-) -> Iterator[tuple[Key, ResultForm]]:
-    for key, part in value.items():
-        yield key if isinstance(key, str | int) else str(key), _read_form(part, tensors, losses)
 
 
 def _fields_of(value: object) -> list[tuple[str, object]] | None:

@@ -28,7 +28,7 @@ def scale_and_shift(
 
 
 def channels_match(between: torch.fx.Node, weight: object, *others: object) -> bool:
-    """Tell whether the layer's channels are on the batch norm's axis 1, and all is of one dtype.
+    """Return whether the layer's channels are on the batch norm's axis 1, and all is of one dtype.
 
     They are where what goes `between` the two has the weight's rank: not for a linear layer on
     `[N, L, C]`, nor for a convolution without a batch. A half-precision layer under a float32 batch

@@ -61,7 +61,7 @@ class ConvolutionToLinear(NodePass[ExportedProgram]):
 
 
 def is_unpadded(padding: Any) -> bool:  # noqa: ANN401 - a word, a number or a list of them
-    """Tell whether a convolution by a kernel of one point adds nothing around its image."""
+    """Return whether a convolution by a kernel of one point adds nothing around its image."""
     if isinstance(padding, str):
         # Of a kernel of one point, "same" is none, too.
         return True
@@ -69,7 +69,7 @@ def is_unpadded(padding: Any) -> bool:  # noqa: ANN401 - a word, a number or a l
 
 
 def is_point(node: object) -> bool:
-    """Tell whether an image or a kernel has a single point, whatever the input."""
+    """Return whether an image or a kernel has a single point, whatever the input."""
     if not isinstance(node, torch.fx.Node):
         return False
     # A dynamic size that may be 1 is none.

@@ -85,6 +85,6 @@ def _fits(arguments: dict[str, Any]) -> bool:
 
 
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Tell whether batch and heads are certainly the same: torch would broadcast those of 1."""
+    """Return whether batch and heads are certainly the same: torch would broadcast those of 1."""
     pairs = zip(one.shape[:2], other.shape[:2], strict=True)
     return all(bool(statically_known_true(a == b)) for a, b in pairs)

@@ -60,7 +60,7 @@ class DropInferenceNoops(NodePass[torch.fx.GraphModule]):
 
 
 def is_inference_noop(program: torch.fx.GraphModule, node: torch.fx.Node) -> bool:
-    """Tell whether `node` returns its first argument unchanged when nothing is being trained."""
+    """Return whether `node` returns its first argument unchanged when nothing is being trained."""
     if node.op == "call_module":
         return isinstance(program.get_submodule(str(node.target)), DROPPED_MODULES)
     if node.op == "call_function" and node.target in _FUNCTIONAL_DROPOUT:

@@ -92,7 +92,7 @@ def _constant_nodes(program: ExportedProgram) -> dict[torch.fx.Node, None]:
 
 
 def _is_worth_folding(node: torch.fx.Node, constant: dict[torch.fx.Node, None]) -> bool:
-    """Tell whether a call computes something that a call that stays, or a view, makes use of."""
+    """Return whether a call computes something that a call that stays, or a view, makes use of."""
     if is_view(node) or any(user.op == "output" for user in node.users):
         return False
     return any(user not in constant or is_view(user) for user in node.users)

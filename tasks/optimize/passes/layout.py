@@ -37,7 +37,10 @@ class LayoutPass(NodePass[ExportedProgram]):
 
     def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
         """Return the nodes to change, of a graph in which layouts may change."""
-        return [] if _writes_behind_a_view(program.graph) else self.choose(program)
+        writes = last_writes(program.graph)
+        if any(_may_copy(node) and node < writer for node, writer in writes.items()):
+            return []
+        return self.choose(program)
 
     def call(self, program: ExportedProgram) -> bool:
         """Change them all, and give the outputs the layouts that they had."""
@@ -65,10 +68,6 @@ def change_layout(user: torch.fx.Node, value: object, layout: dict[str, Any]) ->
     return copied
 
 
-def _writes_behind_a_view(graph: torch.fx.Graph) -> bool:
-    return any(_may_copy(node) and node < writer for node, writer in last_writes(graph).items())
-
-
 def _may_copy(node: torch.fx.Node) -> bool:
     target = node.target
     is_written_by_it = isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
@@ -79,7 +78,7 @@ def _may_copy(node: torch.fx.Node) -> bool:
 
 
 def _is_contiguous(node: torch.fx.Node) -> bool:
-    """Tell whether it is a tensor of two axes or more that certainly lies as its axes say."""
+    """Return whether it is a tensor of two axes or more that certainly lies as its axes say."""
     tensor = node.meta.get("val")
     return isinstance(tensor, torch.Tensor) and tensor.dim() > 1 and is_contiguous_or_false(tensor)
 

@@ -34,7 +34,7 @@ class PatternPass(Pass[ExportedProgram]):
     operator: ClassVar[torch._ops.OpOverload]
 
     def fits(self, given: Mapping[str, Any]) -> bool:
-        """Tell whether the operator may stand for the pattern with these arguments, by name.
+        """Return whether the operator may stand for the pattern with these arguments, by name.
 
         Tensors are given as nodes, whose `meta["val"]` has their shape and dtype.
         """

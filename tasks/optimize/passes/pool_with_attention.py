@@ -49,7 +49,7 @@ class PoolWithAttention(PatternPass):
     operator = torch.ops.handoff.attention_pooling.default
 
     def fits(self, given: Mapping[str, Any]) -> bool:
-        """Tell whether dtypes and sizes are the operator's, and absent positions become 0."""
+        """Return whether dtypes and sizes are the operator's, and absent positions become 0."""
         if any(isinstance(given[name], torch.fx.Node) for name in _NUMBERS):
             return False
         values = {
@@ -70,7 +70,7 @@ class PoolWithAttention(PatternPass):
 
 
 def _has_sizes(value: torch.Tensor, expected: Sequence[str | int], known: dict[str, Any]) -> bool:
-    """Tell whether the sizes are certainly those wanted; names that aren't known yet are noted.
+    """Return whether the sizes are certainly those wanted; names that aren't known yet are noted.
 
     Torch would broadcast sizes of 1, and the operator's kernels read beyond them.
     """

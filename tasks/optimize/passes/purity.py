@@ -48,7 +48,7 @@ def makes_symbols(node: torch.fx.Node) -> bool:
 
 
 def is_view(node: torch.fx.Node) -> bool:
-    """Tell whether the call's result shares memory with an argument."""
+    """Return whether the call's result shares memory with an argument."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return target is operator.getitem

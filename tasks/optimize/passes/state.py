@@ -108,7 +108,8 @@ def add_buffer(program: ExportedProgram, hint: str, value: torch.Tensor) -> torc
     kinds = [spec.kind for spec in specs]
     index = kinds.index(InputKind.USER_INPUT) if InputKind.USER_INPUT in kinds else len(kinds)
     # The order of the placeholders is that of the specs: the state's, then the user's.
-    behind = placeholders[index] if index < len(placeholders) else _first_call(program)
+    calls = (node for node in program.graph.nodes if node.op != "placeholder")
+    behind = placeholders[index] if index < len(placeholders) else next(calls)
     with program.graph.inserting_before(behind):
         # A weight may be called by a number (`0.weight`), a placeholder may not: as torch names it.
         node: torch.fx.Node = program.graph.placeholder(f"b_{name}")
@@ -118,11 +119,6 @@ def add_buffer(program: ExportedProgram, hint: str, value: torch.Tensor) -> torc
     specs.insert(index, spec)
     program.state_dict[name] = value
     return node
-
-
-def _first_call(program: ExportedProgram) -> torch.fx.Node:
-    calls: list[torch.fx.Node] = [n for n in program.graph.nodes if n.op != "placeholder"]
-    return calls[0]
 
 
 def replace_node(program: ExportedProgram, old: torch.fx.Node, new: torch.fx.Node) -> None:
