@@ -1,4 +1,4 @@
-"""What a model leaves its inputs as, told by comparing them before and after."""
+"""What a model leaves its inputs as, found by comparing them before and after."""
 
 from __future__ import annotations
 

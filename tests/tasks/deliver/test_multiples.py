@@ -106,7 +106,7 @@ def test_a_model_that_brings_what_it_joins_to_one_size_takes_every_size(tmp_path
     assert run(TraceabilityJob(folder, exports=True)).verdict == "sound"
 
 
-def test_what_can_not_be_captured_for_every_size_is_told_at_whose_multiples_it_can() -> None:
+def test_what_can_not_be_captured_for_every_size_says_at_whose_multiples_it_can() -> None:
     """What runs at the size that it is captured with may hold for multiples alone."""
     signature = ModelSignature(
         (TensorSpec("image", "float32", ("batch", 1, "height", 8)),), (),
@@ -140,7 +140,7 @@ def test_what_is_left_of_a_range_in_multiples_holds_each_of_them(
 
 
 @pytest.mark.parametrize("limits", [(20, 512, 16), (16, 500, 16), (16, 512, 0), (3, 9, 16)])
-def test_multiples_that_do_not_divide_the_ends_are_told_with_what_to_write(
+def test_multiples_that_do_not_divide_the_ends_are_reported_with_what_to_write(
     limits: tuple[int, ...],
 ) -> None:
     with pytest.raises(UsageProblem, match="no range of multiples") as caught:
