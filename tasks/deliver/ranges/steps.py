@@ -51,7 +51,7 @@ class _BinaryOperands:
     orders: tuple[tuple[Shadow, Shadow], ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "both", ((self.left, self.right), (self.right, self.left)))
+        object.__setattr__(self, "orders", ((self.left, self.right), (self.right, self.left)))
 
     @property
     def is_float(self) -> bool:
