@@ -277,7 +277,7 @@ def deliver(
     ):
         signature, guesses = infer_ranges(module, call, inputs, signature)
         signature, goldens = _make_goldens(
-            module, call, inputs, signature, chosen=dimensions is not None
+            module, call, inputs, signature, has_limits=dimensions is not None
         )
         require_fitting(datasets, signature)
         require_name(name)
@@ -312,7 +312,7 @@ def deliver(
 
 
 def _make_goldens(
-    module: nn.Module, call: Call, inputs: Tensors, signature: ModelSignature, *, chosen: bool
+    module: nn.Module, call: Call, inputs: Tensors, signature: ModelSignature, *, has_limits: bool
 ) -> tuple[ModelSignature, Goldens]:
     """Return the goldens, and the signature they hold for.
 
@@ -321,7 +321,7 @@ def _make_goldens(
     try:
         return signature, make_goldens(module, call, inputs, signature)
     except ModelRunFailed as refusal:
-        if chosen or not signature.dimensions:
+        if has_limits or not signature.dimensions:
             raise
         raised = {name: replace(d, min=2) for name, d in signature.dimensions.items() if d.max > 1}
         signature = replace(signature, dimensions={**signature.dimensions, **raised})

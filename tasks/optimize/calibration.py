@@ -7,7 +7,7 @@ from handoff.tasks.intake.loading import LoadedDelivery
 from handoff.tasks.optimize.passes.base import Calibration
 from handoff.tasks.verify.inputs.plan import plan_cases
 
-_MORE = "deliver(..., calibration=batches) brings more"
+_CALIBRATION_HINT = "deliver(..., calibration=batches) brings more"
 
 
 def calibration_of(delivery: LoadedDelivery) -> Calibration:
@@ -16,7 +16,7 @@ def calibration_of(delivery: LoadedDelivery) -> Calibration:
         source = f"ranges of {len(delivery.calibration)} batches of {CALIBRATION_FILE}"
         return Calibration(delivery.calibration, source)
     if delivery.cases:
-        source = f"ranges of the {len(delivery.cases)} examples alone: {_MORE}"
+        source = f"ranges of the {len(delivery.cases)} examples alone: {_CALIBRATION_HINT}"
         return Calibration([case.inputs for case in delivery.cases], source)
     case, *_ = plan_cases(delivery.contract.signature, seeds=1)
-    return Calibration([delivery.draw(case)], f"ranges of random inputs alone: {_MORE}")
+    return Calibration([delivery.draw(case)], f"ranges of random inputs alone: {_CALIBRATION_HINT}")

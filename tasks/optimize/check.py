@@ -45,10 +45,10 @@ def snapshot(program: Program) -> Program:
 
     One that writes to them is noticed by `tasks.optimize.passes.base.tensor_versions`.
     """
-    return cast(Program, _copy(program))
+    return cast(Program, _copy_program(program))
 
 
-def _copy(program: torch.fx.GraphModule | ExportedProgram) -> object:
+def _copy_program(program: torch.fx.GraphModule | ExportedProgram) -> object:
     graph = _copy_graph(program.graph)
     if isinstance(program, torch.fx.GraphModule):
         module = torch.fx.GraphModule(program, graph, program.__class__.__name__)
@@ -126,7 +126,7 @@ class _RecordingInterpreter(Float64Interpreter):
         return value
 
 
-def _record(program: AnyProgram, inputs: Outputs) -> dict[str, torch.Tensor]:
+def _record_values(program: AnyProgram, inputs: Outputs) -> dict[str, torch.Tensor]:
     module, arguments = _graph_and_arguments(program, inputs)
     recording = _RecordingInterpreter(module)
     with torch.no_grad():
@@ -140,7 +140,7 @@ def first_difference(before: AnyProgram, after: AnyProgram, inputs: Outputs, rec
     `inputs` are of the programs' own shapes and dtypes. Nodes are matched by name, which a pass
     keeps for what it doesn't make again.
     """
-    was, now = _record(before, inputs), _record(after, inputs)
+    was, now = _record_values(before, inputs), _record_values(after, inputs)
     for node in after.graph.nodes:
         if node.name not in was or node.name not in now:
             continue

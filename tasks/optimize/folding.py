@@ -122,7 +122,7 @@ def _count_operators(
 ) -> Counter[tuple[str, str]]:
     """Count (module, kind) of the operators whose names `without` lacks."""
     new = [n for n in program.graph.nodes if _is_operator(n) and n.name not in without]
-    return Counter((scopes[node.name], _kind(program, node)) for node in new)
+    return Counter((scopes[node.name], _operator_name(program, node)) for node in new)
 
 
 def _fold_program(scoped: _ScopedProgram, box_of: Callable[[str], str]) -> FoldedGraph:
@@ -138,7 +138,7 @@ def _fold_program(scoped: _ScopedProgram, box_of: Callable[[str], str]) -> Folde
         elif node.op == "output":
             box, kind = OUTPUTS, ""
         elif _is_operator(node):
-            box, kind = box_of(scopes[node.name]), _kind(program, node)
+            box, kind = box_of(scopes[node.name]), _operator_name(program, node)
         else:
             continue
         index = index_of.setdefault(box, len(index_of))
@@ -237,7 +237,7 @@ def _weight_owners(program: AnyProgram) -> dict[str, str]:
     return {name: path.rpartition(".")[0] for name, path in names.items()}
 
 
-def _kind(program: AnyProgram, node: torch.fx.Node) -> str:
+def _operator_name(program: AnyProgram, node: torch.fx.Node) -> str:
     if node.op == "call_module" and isinstance(program, torch.fx.GraphModule):
         return type(program.get_submodule(str(node.target))).__name__
     if isinstance(node.target, str):

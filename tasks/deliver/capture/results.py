@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from handoff.artifacts.delivery.result import A_TENSOR, ResultForm, is_record_of
 
-_NOTHING = ResultForm("value")
+_UNKNOWN_VALUE = ResultForm("value")
 _LONGEST_TEXT = 200
 
 
@@ -33,7 +33,7 @@ def form_of(result: object, losses: Sequence[int]) -> ResultForm | None:
 def _read_form(value: object, tensors: list[torch.Tensor], losses: frozenset[int]) -> ResultForm:
     if isinstance(value, torch.Tensor):
         tensors.append(value)
-        return _NOTHING if len(tensors) - 1 in losses else A_TENSOR
+        return _UNKNOWN_VALUE if len(tensors) - 1 in losses else A_TENSOR
     fields = _fields_of(value)
     if fields is not None:
         parts = tuple((name, _read_form(part, tensors, losses)) for name, part in fields)
@@ -49,15 +49,15 @@ def _read_form(value: object, tensors: list[torch.Tensor], losses: frozenset[int
         )
         return ResultForm("dict", parts=entries)
     if isinstance(value, list | tuple) or type(value) in pytree.SUPPORTED_NODES:
-        children = value if isinstance(value, list | tuple) else _children(value)
+        children = value if isinstance(value, list | tuple) else _container_children(value)
         items = tuple(
             (index, _read_form(part, tensors, losses)) for index, part in enumerate(children)
         )
         return ResultForm("list" if isinstance(value, list) else "tuple", parts=items)
     if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         is_short = not isinstance(value, str) or (len(value) <= _LONGEST_TEXT)
-        return ResultForm("value", value) if is_short else _NOTHING
-    return _NOTHING
+        return ResultForm("value", value) if is_short else _UNKNOWN_VALUE
+    return _UNKNOWN_VALUE
 
 
 def _fields_of(value: object) -> list[tuple[str, object]] | None:
@@ -75,7 +75,7 @@ def _fields_of(value: object) -> list[tuple[str, object]] | None:
     return None
 
 
-def _children(value: object) -> Sequence[object]:
+def _container_children(value: object) -> Sequence[object]:
     node = pytree.SUPPORTED_NODES[type(value)]
     children, _ = node.flatten_fn(value)
     return list(children)

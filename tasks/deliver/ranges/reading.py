@@ -95,14 +95,16 @@ def _read_range(
     is_integer = tensor.dtype in _INTEGERS
     if not tensor.numel() or not (is_integer or tensor.is_floating_point()):
         return None
-    input_uses = uses.of[index]
+    input_uses = uses.by_input[index]
     reading = _range_by_tables(uses, index, tensor)
     if not is_integer:
         return reading if reading is not None and _contains(reading, tensor) else None
     if reading is None:
         reading = _range_by_uses(input_uses, tensor)
     if others is not None and reading.source != "example":
-        other = _range_by_tables(others, index, tensor) or _range_by_uses(others.of[index], tensor)
+        other = _range_by_tables(others, index, tensor) or _range_by_uses(
+            others.by_input[index], tensor
+        )
         if (other.low, other.high) != (reading.low, reading.high):
             return guess_range(tensor, "what it may hold depends on the size of an input")
     if not _contains(reading, tensor):
@@ -121,7 +123,7 @@ def _range_by_tables(uses: Uses, index: int, tensor: torch.Tensor) -> Reading | 
     if not bool(limited.any() if tensor.dtype in _INTEGERS else limited.all()):
         return None
     lowest, highest = _dtype_limits(tensor.dtype)
-    tables = list(uses.of[index].tables)
+    tables = list(uses.by_input[index].tables)
     names = " and ".join(map(str, tables[:_TABLES_AT_MOST]))
     names += f" and {len(tables) - _TABLES_AT_MOST} more" if len(tables) > _TABLES_AT_MOST else ""
 

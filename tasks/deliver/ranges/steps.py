@@ -36,7 +36,7 @@ class Watch(Protocol):
     def note(self, shadow: Shadow, kind: Kind, what: str = "") -> None:
         """Note a use of the inputs in a shadow."""
 
-    def keep(self, shadow: Shadow, result: torch.Tensor) -> None:
+    def follow_result(self, shadow: Shadow, result: torch.Tensor) -> None:
         """Follow a result, to whose shape the shadow broadcasts, from here on; bool isn't."""
 
 
@@ -239,7 +239,7 @@ def _sort(watch: Watch, call: OperatorCall) -> Shadow | None:
     if values.dim():
         shadow = watch.shadow_of(call.args[0])
         (result,) = shadows.transform((shadow,), lambda parts: parts[0].gather(axes[0], indices))
-        watch.keep(result, values)
+        watch.follow_result(result, values)
     return None
 
 

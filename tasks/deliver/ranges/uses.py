@@ -52,14 +52,14 @@ class Uses:
         # Element 0 stands for what comes from no input.
         self._low = torch.full((sum(sizes) + 1,), -_INF, dtype=torch.float64)
         self._high = torch.full((sum(sizes) + 1,), _INF, dtype=torch.float64)
-        self.of = [InputUses() for _ in inputs]
+        self.by_input = [InputUses() for _ in inputs]
 
     def note(self, shadow: Shadow, kind: Kind, what: str = "") -> None:
         """Note a use of all the inputs that had a part in a tensor."""
         for index in self._inputs_of(shadow):
-            self.of[index].kinds.add(kind)
+            self.by_input[index].kinds.add(kind)
             if kind == "unread":
-                self.of[index].unread[what] = None
+                self.by_input[index].unread[what] = None
 
     def look_up(self, shadow: Shadow, table: Table, low: int = 0) -> None:
         """Note that elements are looked up in a table, as `low` to the number of rows more."""
@@ -67,7 +67,7 @@ class Uses:
         under, over = shadow.low < low, shadow.high > high
         unbounded = (shadow.origin > 0) & (under | over)
         for index in self._inputs_of(shadow):
-            self.of[index].tables[table] = None
+            self.by_input[index].tables[table] = None
         if not bool(unbounded.any()):
             self.note(shadow, "fitted")
         elif bool(shadow.scale[unbounded].isnan().any()):
@@ -89,7 +89,7 @@ class Uses:
             values = values[values.isfinite()]
             self.note(shadow, "compared" if values.numel() else "fitted")
             for index in self._inputs_of(shadow) if values.numel() else ():
-                self.of[index].constants += [float(values.min()), float(values.max())]
+                self.by_input[index].constants += [float(values.min()), float(values.max())]
 
     def limits(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the lowest and the highest value that each element of an input may have.

@@ -85,7 +85,7 @@ class ValueWatch(TorchDispatchMode):
                 self._computed[tensor] = True
         if followed:
             try:
-                self._follow(func, _to_operator_call(func, name, args, kwargs, result))
+                self._process_call(func, _to_operator_call(func, name, args, kwargs, result))
             except (RuntimeError, ValueError, TypeError, IndexError):
                 # Nothing is concluded of what can't be followed: it becomes a question.
                 self._note_each(followed, "unread", _describe_use(name))
@@ -118,13 +118,13 @@ class ValueWatch(TorchDispatchMode):
         """Note a use of the inputs in a shadow."""
         self.uses.note(shadow, kind, what)
 
-    def keep(self, shadow: Shadow, result: torch.Tensor) -> None:
+    def follow_result(self, shadow: Shadow, result: torch.Tensor) -> None:
         """Follow a result, to whose shape the shadow broadcasts, from here on; bool isn't."""
         if result.dtype is not torch.bool:
             (expanded,) = shadows.transform((shadow,), lambda parts: parts[0].expand(result.shape))
             self._shadows[result] = expanded
 
-    def _follow(self, func: Any, call: OperatorCall) -> None:  # noqa: ANN401 - an operator
+    def _process_call(self, func: Any, call: OperatorCall) -> None:  # noqa: ANN401 - an operator
         """Note the uses in one call, and follow its result where it can be."""
         name = call.name
         looks_up = self._note_lookups(call)
@@ -133,12 +133,12 @@ class ValueWatch(TorchDispatchMode):
         elif name in STEPS:
             result = STEPS[name](self, call)
             if result is not None:
-                self.keep(result, call.result)
+                self.follow_result(result, call.result)
         elif name in _RESHAPES:
             shape = call.result.shape
             (result,) = shadows.transform((self.shadow_of(call.args[0]),),
                                      lambda parts: parts[0].reshape(shape))  # fmt: skip
-            self.keep(result, call.result)
+            self.follow_result(result, call.result)
         elif name in _MOVES:
             if self._is_followed(call.args[0]):
                 self._move(func, call)
@@ -187,7 +187,7 @@ class ValueWatch(TorchDispatchMode):
         # Arguments by name (a memory format) say nothing of the elements.
         results = shadows.transform(operands, move)
         for tensor, result in zip(_tensors(call.result), results, strict=True):
-            self.keep(result, tensor)
+            self.follow_result(result, tensor)
 
     def _note_each(self, tensors: Sequence[torch.Tensor], kind: Kind, what: str) -> None:
         for tensor in tensors:

@@ -239,7 +239,7 @@ class _RoundingInterpreter(torch.fx.Interpreter):
                                   kwargs)  # fmt: skip
 
 
-def influence(
+def measure_influence(
     program: ExportedProgram,
     layers: Collection[Layer],
     grids: Mapping[torch.fx.Node, Grid],

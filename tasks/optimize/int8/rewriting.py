@@ -88,7 +88,7 @@ class Rewriter:
         assert isinstance(source, torch.fx.Node)
         quantized = self._quantize(source)
         users = list(node.users)
-        activation = _activation(users[0], node) if len(users) == 1 else ""
+        activation = _post_op_of(users[0], node) if len(users) == 1 else ""
         last = users[0] if activation else node
         with graph.inserting_before(node):
             call = self._add_layer(node, quantized)
@@ -274,7 +274,7 @@ class Rewriter:
         )
 
 
-def _activation(node: torch.fx.Node, layer: torch.fx.Node) -> str:
+def _post_op_of(node: torch.fx.Node, layer: torch.fx.Node) -> str:
     """Return what oneDNN calls an activation that it may do behind a layer; '' for others."""
     operator = getattr(node.target, "overloadpacket", None)
     if operator is _ATEN.gelu and layer.target is not CONVOLUTION:

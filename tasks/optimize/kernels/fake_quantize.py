@@ -15,7 +15,7 @@ _OPERATORS = (
 )
 
 
-def _rounded_and_mask(x: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.Tensor]:
+def _fake_cachemask(x: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.Tensor]:
     """Return tensors as the result, and the mask of what was within the range, are."""
     return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
 
@@ -23,4 +23,4 @@ def _rounded_and_mask(x: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.
 for _operator in _OPERATORS:
     # A torch that knows them itself is left alone.
     if not torch._C._dispatch_has_kernel_for_dispatch_key(_operator, "Meta"):
-        torch.library.register_fake(_operator, _rounded_and_mask)
+        torch.library.register_fake(_operator, _fake_cachemask)

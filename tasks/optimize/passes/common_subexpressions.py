@@ -29,7 +29,7 @@ class CommonSubexpressions(Pass[ExportedProgram]):
 
     def call(self, program: ExportedProgram) -> bool:
         """Replace each repetition by the first; in the order of the graph, so that chains merge."""
-        mergeable = _mergeable(program.graph)
+        mergeable = _mergeable_nodes(program.graph)
         first: dict[object, torch.fx.Node] = {}
         merged = False
         for node in list(program.graph.nodes):
@@ -43,12 +43,12 @@ class CommonSubexpressions(Pass[ExportedProgram]):
 
     def ensures(self, program: ExportedProgram) -> None:
         """Raise `PassBroken` if a repetition is left."""
-        numbers = [_value_number(node) for node in _mergeable(program.graph)]
+        numbers = [_value_number(node) for node in _mergeable_nodes(program.graph)]
         if len(set(numbers)) != len(numbers):
             raise PassBroken(f"{self.name} left the same computed twice")
 
 
-def _mergeable(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+def _mergeable_nodes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     """Return the nodes of which one may stand for another with the same arguments.
 
     Not what a call that makes a symbol is given: torch gives two calls on one mask one symbol when

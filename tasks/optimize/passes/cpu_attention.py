@@ -44,7 +44,7 @@ class CpuAttention(NodePass[ExportedProgram]):
         target = _ATEN.scaled_dot_product_attention.default
         return [
             node for node in program.graph.find_nodes(op="call_function", target=target)
-            if _fits(arguments_of(node))
+            if _is_supported(arguments_of(node))
         ]  # fmt: skip
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
@@ -66,7 +66,7 @@ class CpuAttention(NodePass[ExportedProgram]):
         replace_node(program, node, result)
 
 
-def _fits(arguments: dict[str, Any]) -> bool:
+def _is_supported(arguments: dict[str, Any]) -> bool:
     if arguments["dropout_p"] or arguments["is_causal"] or arguments["enable_gqa"]:
         return False
     query, key, value = (arguments[name].meta["val"] for name in ("query", "key", "value"))
@@ -75,7 +75,7 @@ def _fits(arguments: dict[str, Any]) -> bool:
     keys, depth, width = key.shape[-2], query.shape[-1], value.shape[-1]
     return (
         all(one.dtype is torch.float32 and one.dim() == 4 for one in (query, key, value))
-        and all(_is_same(one, query) for one in (key, value))
+        and all(_has_same_heads(one, query) for one in (key, value))
         and (mask is None or mask.meta["val"].dtype in kinds)
         and (arguments["scale"] is None or isinstance(arguments["scale"], float))
         and isinstance(keys, int) and 0 < keys <= _LONGEST
@@ -84,7 +84,7 @@ def _fits(arguments: dict[str, Any]) -> bool:
     )  # fmt: skip
 
 
-def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _has_same_heads(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Return whether batch and heads are certainly the same: torch would broadcast those of 1."""
     pairs = zip(one.shape[:2], other.shape[:2], strict=True)
     return all(bool(statically_known_true(a == b)) for a, b in pairs)

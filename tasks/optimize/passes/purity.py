@@ -81,7 +81,7 @@ def last_writes(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
     writers: list[tuple[torch.fx.Node, torch.fx.Node]] = []
     for node in graph.nodes:
         members = {node}
-        for relative, is_written in _relatives(node):
+        for relative, is_written in _aliases_and_writes(node):
             members |= family[relative]
             if is_written:
                 writers.append((relative, node))
@@ -90,7 +90,7 @@ def last_writes(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
     return {member: writer for relative, writer in writers for member in family[relative]}
 
 
-def _relatives(node: torch.fx.Node) -> list[tuple[torch.fx.Node, bool]]:
+def _aliases_and_writes(node: torch.fx.Node) -> list[tuple[torch.fx.Node, bool]]:
     """Return the arguments that the result may share memory with or that the call writes to."""
     if node.op != "call_function" or getattr(node.target, "__module__", "") in ("math",):
         return []

@@ -15,7 +15,7 @@ from handoff.tasks.optimize.int8.layers import (
     Layer,
     find_layers,
     find_summands,
-    influence,
+    measure_influence,
     observe_grids,
 )
 from handoff.tasks.optimize.int8.rewriting import Rewriter
@@ -90,7 +90,7 @@ class QuantizeInt8(LayoutPass):
         grids = observe_grids(program, observed, batches) if self._is_static else {}
         count = math.ceil(self._share * len(layers))
         if count:
-            moved = influence(program, layers, grids, batches[0])
+            moved = measure_influence(program, layers, grids, batches[0])
             worst = sorted(layers, key=lambda layer: -moved[layer])[:count]
             self._float_layers = {layer.node.name: moved[layer] for layer in worst}
         self._rewriter = Rewriter(program, grids, fuses_sums=self._fuses_sums)
