@@ -83,10 +83,12 @@ def describe_inputs(
     require_limits(dimensions, used)
     try:
         specs = tuple(
-            _describe(name, tensor, dynamic.get(name, {}), ranges.get(name))
+            _infer_spec(name, tensor, dynamic.get(name, {}), ranges.get(name))
             for name, tensor in zip(names, inputs, strict=True)
         )
-        limits = {name: _limits(name, specs, inputs, dimensions.get(name)) for name in used}
+        limits = {
+            name: _infer_dimension(name, specs, inputs, dimensions.get(name)) for name in used
+        }
         signature = ModelSignature(specs, (), limits)
         signature.measure_inputs(inputs)
     except ValueError as error:
@@ -108,7 +110,7 @@ def _default_dynamic(names: Sequence[str], inputs: Tensors) -> Dynamic:
     return {name: {0: "batch"} for name in names}
 
 
-def fixed_sizes(names: Sequence[str], inputs: Tensors) -> tuple[str, ...]:
+def describe_fixed_sizes(names: Sequence[str], inputs: Tensors) -> tuple[str, ...]:
     """Return a note on inputs without a batch in common, of any shapes and dtypes; else none."""
     if _default_dynamic(names, inputs):
         return ()
@@ -122,7 +124,7 @@ def fixed_sizes(names: Sequence[str], inputs: Tensors) -> tuple[str, ...]:
     )
 
 
-def _describe(
+def _infer_spec(
     name: str,
     tensor: torch.Tensor,
     axes: Mapping[int, str],
@@ -140,15 +142,15 @@ def _describe(
     return TensorSpec(name, str(tensor.dtype).removeprefix("torch."), shape, low, high, origin)
 
 
-def _limits(
+def _infer_dimension(
     dimension: str,
     specs: Sequence[TensorSpec],
     inputs: Tensors,
-    given: tuple[int, ...] | None,
+    declared: tuple[int, ...] | None,
 ) -> Dimension:
     """Return the dimension's range: the one given, or 1 to 1024, and to the example's own size."""
-    if given is not None:
-        low, high, *step = map(int, given)
+    if declared is not None:
+        low, high, *step = map(int, declared)
         return Dimension(low, high, DECLARED, *step)
     sizes = [
         size for spec, tensor in zip(specs, inputs, strict=True)

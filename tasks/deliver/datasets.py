@@ -22,7 +22,7 @@ from handoff.artifacts.delivery.metric import EVALUATION_BATCHES, EVALUATION_BYT
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.errors import UsageProblem, did_you_mean, expected_and_got
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_call
-from handoff.tasks.deliver.golden import undisturbed
+from handoff.tasks.deliver.golden import evaluation_mode
 from handoff.tasks.deliver.messages import Arguments
 from handoff.tasks.verify.float64 import flat_tensors
 from handoff.tasks.verify.metric.measuring import value_of
@@ -51,23 +51,23 @@ class Datasets:
     calibration: tuple[Batch, ...] = ()
     evaluation: Evaluation | None = None
 
-    def of_shapes(self, shapes: Mapping[str, torch.Size]) -> Datasets:
+    def filter_by_shapes(self, shapes: Mapping[str, torch.Size]) -> Datasets:
         """Return the same without the batches whose tensors have other shapes."""
 
         def fits(batch: Batch) -> bool:
             return all(batch[name].shape == shape for name, shape in shapes.items())
 
         calibration = tuple(filter(fits, self.calibration))
-        kept = self.evaluation
-        if kept is not None:
-            places = [place for place, batch in enumerate(kept.batches) if fits(batch)]
-            batches = tuple(kept.batches[place] for place in places)
-            labels = tuple(kept.labels[place] for place in places)
-            kept = Evaluation(kept.metric, batches, labels) if places else None
-        return Datasets(calibration, kept)
+        evaluation = self.evaluation
+        if evaluation is not None:
+            indices = [index for index, batch in enumerate(evaluation.batches) if fits(batch)]
+            batches = tuple(evaluation.batches[index] for index in indices)
+            labels = tuple(evaluation.labels[index] for index in indices)
+            evaluation = Evaluation(evaluation.metric, batches, labels) if indices else None
+        return Datasets(calibration, evaluation)
 
 
-NOTHING = Datasets()
+NO_DATASETS = Datasets()
 
 
 def take_calibration(
@@ -83,18 +83,18 @@ def take_calibration(
     has none of its own. Raises `UsageProblem` for one that isn't, and for more
     than a delivery holds.
     """
-    taken: dict[bytes, Batch] = {}
+    batches: dict[bytes, Batch] = {}
     size = 0
     for number, arguments in enumerate(calibration):
         where = f"batch {number} of the calibration"
-        batch = _take_batch(where, module, call, arguments, keywords)
-        content = _content(batch)
-        if content in taken:
+        batch = _flatten_batch(where, module, call, arguments, keywords)
+        digest = _digest_batch(batch)
+        if digest in batches:
             continue
-        taken[content] = batch
+        batches[digest] = batch
         size += sum(tensor.nbytes for tensor in batch.values())
-        _require_room(where, len(taken), size, (CALIBRATION_BATCHES, CALIBRATION_BYTES))
-    return tuple(taken.values())
+        _require_within_limits(where, len(batches), size, (CALIBRATION_BATCHES, CALIBRATION_BYTES))
+    return tuple(batches.values())
 
 
 def take_evaluation(
@@ -116,15 +116,15 @@ def take_evaluation(
         where = f"batch {number} of the evaluation"
         if not (isinstance(pair, tuple) and len(pair) == 2):
             raise _refuse(where, "a pair of forward's arguments and labels", type(pair).__name__)
-        arguments, wanted = pair
-        if not (wanted is None or isinstance(wanted, torch.Tensor)):
-            raise _refuse(where, "labels in a tensor, or None", type(wanted).__name__)
-        batches.append(_take_batch(where, module, call, arguments, keywords))
-        labels.append(wanted)
+        arguments, target = pair
+        if not (target is None or isinstance(target, torch.Tensor)):
+            raise _refuse(where, "labels in a tensor, or None", type(target).__name__)
+        batches.append(_flatten_batch(where, module, call, arguments, keywords))
+        labels.append(target)
         size += sum(t.nbytes for t in batches[-1].values()) + (
-            0 if wanted is None else wanted.nbytes
+            0 if target is None else target.nbytes
         )
-        _require_room(where, len(batches), size, (EVALUATION_BATCHES, EVALUATION_BYTES))
+        _require_within_limits(where, len(batches), size, (EVALUATION_BATCHES, EVALUATION_BYTES))
     if metric is None and not batches:
         return None
     if metric is None or not batches:
@@ -134,7 +134,7 @@ def take_evaluation(
             got="a metric alone" if batches == [] else "samples alone",
             remedy='Give both: evaluation=[((x,), labels), ...], metric="top-1"',
         )
-    return Evaluation(_metric(metric), tuple(batches), tuple(labels))
+    return Evaluation(_parse_metric(metric), tuple(batches), tuple(labels))
 
 
 def require_fitting(datasets: Datasets, signature: ModelSignature) -> None:
@@ -153,19 +153,19 @@ def require_fitting(datasets: Datasets, signature: ModelSignature) -> None:
                 ) from error  # fmt: skip
 
 
-_WANTED = "a tuple of forward's arguments, or a dictionary of them by name"
+_ARGUMENTS_FORM = "a tuple of forward's arguments, or a dictionary of them by name"
 # Metrics with a number, as they are written.
-_WRITTEN = ("top-1", "top-5", "ndcg@10")
+_METRIC_EXAMPLES = ("top-1", "top-5", "ndcg@10")
 
 
-def _metric(metric: str | Metric) -> Metric:
+def _parse_metric(metric: str | Metric) -> Metric:
     try:
         return Metric(metric) if isinstance(metric, str) else metric
     except ValueError as error:
         expected, got = expected_and_got(str(error))
         raise UsageProblem(
             "the evaluation can't be delivered", expected=expected, got=got,
-            remedy=did_you_mean(str(metric), (*_WRITTEN, *KINDS), "Fix the metric's name"),
+            remedy=did_you_mean(str(metric), (*_METRIC_EXAMPLES, *KINDS), "Fix the metric's name"),
         ) from error  # fmt: skip
 
 
@@ -181,11 +181,11 @@ def measure_eager(
     if not metric.is_known:
         return f"{metric.name} is computed at a release, by an extension that its recipe names"
     pairs = []
-    with undisturbed(module), torch.no_grad():
+    with evaluation_mode(module), torch.no_grad():
         for batch, labels in zip(evaluation.batches, evaluation.labels, strict=True):
-            given = tuple(batch[name] for name in call.names)
-            outputs = call.outputs_of(flat_tensors(call.run(module, given)))
-            pairs.append((_covered(metric, outputs, structure), labels))
+            tensors = tuple(batch[name] for name in call.names)
+            outputs = call.select_outputs(flat_tensors(call.run(module, tensors)))
+            pairs.append((_select_output(metric, outputs, structure), labels))
     try:
         value, samples = value_of(metric, pairs)
     except ImportError as error:
@@ -200,19 +200,19 @@ def measure_eager(
     return f"{metric.name} of {samples} samples is {value:.4g} by the model itself"
 
 
-def _covered(metric: Metric, outputs: Tensors, structure: Structure) -> torch.Tensor:
-    known = structure.names_of(len(outputs))
+def _select_output(metric: Metric, outputs: Tensors, structure: Structure) -> torch.Tensor:
+    names = structure.names_of(len(outputs))
     try:
-        return outputs[metric.place(known)].detach()
+        return outputs[metric.place(names)].detach()
     except ValueError as error:
         raise UsageProblem(
             f"{metric.name} is of an output that the model doesn't have",
-            expected=f"one of {', '.join(known)}", got=repr(metric.output[:60]),
+            expected=f"one of {', '.join(names)}", got=repr(metric.output[:60]),
             remedy="Fix the metric's output, or leave it out for the first one",
         ) from error  # fmt: skip
 
 
-def _take_batch(
+def _flatten_batch(
     where: str,
     module: nn.Module,
     call: Call,
@@ -220,27 +220,27 @@ def _take_batch(
     keywords: Mapping[str, Any],
 ) -> Batch:
     if isinstance(arguments, Mapping):
-        positional, named = (), {**keywords, **arguments}
+        positional, keyword = (), {**keywords, **arguments}
     elif isinstance(arguments, Sequence) and not isinstance(arguments, str):
-        positional, named = tuple(arguments), dict(keywords)
+        positional, keyword = tuple(arguments), dict(keywords)
     else:
-        raise _refuse(where, _WANTED, f"a {type(arguments).__name__}")
+        raise _refuse(where, _ARGUMENTS_FORM, f"a {type(arguments).__name__}")
     try:
-        own, tensors = describe_call(module, positional, named)
+        batch_call, tensors = describe_call(module, positional, keyword)
     except UsageProblem as error:
-        raise _refuse(where, f"{_WANTED} ({error.expected})", error.got) from error
-    if own.names != call.names:
-        raise _refuse(where, f"the tensors {', '.join(call.names)}", ", ".join(own.names))
-    return dict(zip(own.names, tensors, strict=True))
+        raise _refuse(where, f"{_ARGUMENTS_FORM} ({error.expected})", error.got) from error
+    if batch_call.names != call.names:
+        raise _refuse(where, f"the tensors {', '.join(call.names)}", ", ".join(batch_call.names))
+    return dict(zip(batch_call.names, tensors, strict=True))
 
 
-def _require_room(where: str, count: int, size: int, most: tuple[int, int]) -> None:
+def _require_within_limits(where: str, count: int, size: int, most: tuple[int, int]) -> None:
     if count > most[0] or size > most[1]:
-        told = f"{most[0]} batches of {most[1] >> 20} MiB together"
-        raise _refuse(where, f"at most {told}", f"{count} of {size >> 20} MiB")
+        expected = f"at most {most[0]} batches of {most[1] >> 20} MiB together"
+        raise _refuse(where, expected, f"{count} of {size >> 20} MiB")
 
 
-def _content(batch: Batch) -> bytes:
+def _digest_batch(batch: Batch) -> bytes:
     digest = hashlib.sha256()
     for name, tensor in batch.items():
         plain = tensor.detach().contiguous()

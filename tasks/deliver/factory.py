@@ -21,7 +21,7 @@ from handoff.artifacts.errors import did_you_mean
 from handoff.infra.engine.budget import is_out_of_memory, out_of_memory
 from handoff.infra.engine.import_paths import searched, user_places
 from handoff.tasks.deliver.capture.lines import one_line
-from handoff.tasks.deliver.naming import no_function, refuse, require_factory
+from handoff.tasks.deliver.naming import missing_function_error, refuse, require_factory
 
 OPTIONS = (
     "name", "keywords", "dynamic", "dimensions", "ranges", "batch_invariant", "lineage",
@@ -36,7 +36,7 @@ _NEW_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 @dataclass(frozen=True)
-class Made:
+class FactoryResult:
     """What a factory returned."""
 
     module: nn.Module
@@ -60,30 +60,30 @@ def default_name(factory: str, model: nn.Module) -> tuple[str, str]:
 
 
 # What was made to look at it first, for the delivery that follows in the same process.
-_prepared: dict[tuple[str, Path], Made] = {}
+_prepared: dict[tuple[str, Path], FactoryResult] = {}
 
 
-def prepare_model(factory: str, search_path: Path) -> Made:
+def prepare_model(factory: str, search_path: Path) -> FactoryResult:
     """Do as `make_model`, and keep what was made for the next `take_model`."""
-    made = _prepared[factory, search_path] = make_model(factory, search_path)
-    return made
+    result = _prepared[factory, search_path] = make_model(factory, search_path)
+    return result
 
 
-def take_model(factory: str, search_path: Path) -> Made:
+def take_model(factory: str, search_path: Path) -> FactoryResult:
     """Return what was prepared, once; else what `make_model` returns."""
     return _prepared.pop((factory, search_path), None) or make_model(factory, search_path)
 
 
-def make_model(factory: str, search_path: Path) -> Made:
+def make_model(factory: str, search_path: Path) -> FactoryResult:
     """Call the factory that `factory` names, whose module is looked for in `search_path` first.
 
     Raises `UsageProblem` for a wrong name, for what the factory's own code raises (with its place
     in that code), and for what is not a model with its example inputs.
     """
     with searched(search_path):
-        function = _find(factory, search_path)
+        function = _import_factory(factory, search_path)
         try:
-            made = function()
+            result = function()
         except (Exception, SystemExit) as error:
             # By hand it would run: what lacks is memory for this step, which is reported as that.
             if is_out_of_memory(error):
@@ -91,12 +91,12 @@ def make_model(factory: str, search_path: Path) -> Made:
             raise refuse(
                 f"{factory} failed", expected="a model and its example inputs",
                 got=one_line(error), remedy="Call it by hand to see the whole trace",
-                where=_place(error, search_path),
+                where=_raising_place(error, search_path),
             ) from error  # fmt: skip
-    return _check_made(factory, made)
+    return _check_result(factory, result)
 
 
-def _find(factory: str, search_path: Path) -> Callable[[], Any]:
+def _import_factory(factory: str, search_path: Path) -> Callable[[], Any]:
     module_name, name = require_factory(factory, search_path, user_places())
     try:
         module = importlib.import_module(module_name)
@@ -105,23 +105,23 @@ def _find(factory: str, search_path: Path) -> Callable[[], Any]:
             f"{module_name} can't be imported", expected=f"a module that imports, in {search_path}",
             got=one_line(error),
             remedy=f"Try python -c 'import {module_name}' in that folder",
-            where=_place(error, search_path),
+            where=_raising_place(error, search_path),
         ) from error  # fmt: skip
     function = getattr(module, name, None)
     if not callable(function) or isinstance(function, nn.Module):
         known = [n for n, f in vars(module).items()
                  if inspect.isfunction(f) and f.__module__ == module_name]  # fmt: skip
         got = "none of that name" if function is None else type(function).__name__
-        raise no_function(module_name, name, known, got)
+        raise missing_function_error(module_name, name, known, got)
     return function  # type: ignore[no-any-return]
 
 
-def _check_made(factory: str, made: object) -> Made:
-    parts = made if isinstance(made, tuple) else ()
+def _check_result(factory: str, result: object) -> FactoryResult:
+    parts = result if isinstance(result, tuple) else ()
     if len(parts) not in (2, 3) or not isinstance(parts[0], nn.Module):
         raise refuse(
             f"{factory} returned something else", expected="the model and a tuple of its example "
-            "inputs, and maybe a dictionary of options", got=_kinds(made),
+            "inputs, and maybe a dictionary of options", got=_describe_type(result),
             remedy="Return (model, (x, ...)) or (model, (x, ...), {'dimensions': ...})",
         )  # fmt: skip
     inputs = parts[1] if isinstance(parts[1], (tuple, list)) else (parts[1],)
@@ -140,16 +140,16 @@ def _check_made(factory: str, made: object) -> Made:
             expected="a value of handoff.Lineage", got=type(options["lineage"]).__name__,
             remedy="Make one, or leave it out to take it from git",
         )  # fmt: skip
-    return Made(parts[0], tuple(inputs), dict(options))
+    return FactoryResult(parts[0], tuple(inputs), dict(options))
 
 
-def _kinds(made: object) -> str:
-    if isinstance(made, tuple):
-        return f"a tuple of {', '.join(type(part).__name__ for part in made) or 'nothing'}"
-    return type(made).__name__
+def _describe_type(result: object) -> str:
+    if isinstance(result, tuple):
+        return f"a tuple of {', '.join(type(part).__name__ for part in result) or 'nothing'}"
+    return type(result).__name__
 
 
-def _place(error: BaseException, search_path: Path) -> str:
+def _raising_place(error: BaseException, search_path: Path) -> str:
     """Return the innermost line of the error's trace that lies in the search path."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)

@@ -18,10 +18,10 @@ from handoff.artifacts.errors import DeliveryUnsound, HandoffError, NotCapturabl
 from handoff.infra.engine.budget import is_out_of_memory, out_of_memory
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_structure
 from handoff.tasks.deliver.capture.kinds import PACKED, is_about_packing
-from handoff.tasks.deliver.capture.lines import line_raised, one_line, text_of, written_line
+from handoff.tasks.deliver.capture.lines import one_line, quote_line, raising_line, written_line
 from handoff.tasks.deliver.capture.losses import LossWatch
-from handoff.tasks.deliver.capture.not_running import DoesNotRun, Given, does_not_run
-from handoff.tasks.deliver.capture.random_draws import not_repeatable
+from handoff.tasks.deliver.capture.not_running import ModelRunFailed, SampleInputs, run_failure
+from handoff.tasks.deliver.capture.random_draws import unrepeatable_error
 from handoff.tasks.deliver.capture.tracer import training_parts_left_out
 from handoff.tasks.deliver.multiples import told_multiple
 from handoff.tasks.verify.float64 import flat_tensors
@@ -40,7 +40,7 @@ class GoldenCase:
 
     They have the shapes and dtypes that the original takes and gives; outputs are real numbers.
     `left_out` counts the modules, by class, that were left out of the computation, `changed` are
-    the places of the inputs that the original changes in place.
+    the indices of the inputs that the original changes in place.
     """
 
     inputs: Tensors
@@ -50,7 +50,7 @@ class GoldenCase:
 
 
 @contextmanager
-def undisturbed(module: nn.Module) -> Iterator[None]:
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
     """Put `module` into evaluation mode for the body, and leave it as it was.
 
     Modes, attributes, lists and dictionaries of every submodule, and the values of its buffers are
@@ -83,7 +83,7 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
                     buffer.copy_(value)
 
 
-def told_mode(module: nn.Module) -> tuple[str, ...]:
+def describe_mode(module: nn.Module) -> tuple[str, ...]:
     """Return a note on a model that isn't in evaluation mode, in which it is delivered."""
     training = [type(part).__name__ for part in module.modules() if part.training]
     if not training:
@@ -117,62 +117,62 @@ def make_goldens(
     Raises `DeliveryUnsound` where the module doesn't run, or not twice alike.
     """
     call = replace(call, losses=_find_losses(module, call, inputs))
-    example, structure = _run_twice(module, call, Given(inputs))
+    example, structure = _run_twice(module, call, SampleInputs(inputs))
     if is_finite(example.outputs):
         try:
-            more, forms = _run_others(module, call, signature, inputs, None, finite=True)
-            structure, told = _settled(structure, forms)
-            return Goldens(call, (example, *more), structure, "random", told)
-        except DoesNotRun as error:
+            more, forms = _run_other_sizes(module, call, signature, inputs, None, finite=True)
+            structure, notes = _merge_forms(structure, forms)
+            return Goldens(call, (example, *more), structure, "random", notes)
+        except ModelRunFailed as error:
             note = f"random inputs were tried first: they give {error.why}"
     else:
         note = "random inputs weren't tried, since the example gives NaN or infinity itself"
-    more, forms = _run_others(module, call, signature, inputs, inputs, finite=False)
-    structure, told = _settled(structure, forms)
-    return Goldens(call, (example, *more), structure, "examples", (note, *told))
+    more, forms = _run_other_sizes(module, call, signature, inputs, inputs, finite=False)
+    structure, notes = _merge_forms(structure, forms)
+    return Goldens(call, (example, *more), structure, "examples", (note, *notes))
 
 
-def _settled(structure: Structure, forms: Sequence[str]) -> tuple[Structure, tuple[str, ...]]:
+def _merge_forms(structure: Structure, forms: Sequence[str]) -> tuple[Structure, tuple[str, ...]]:
     """Return the structure with the form of all results, and a note on what isn't the same in all.
 
     `forms` are those of the further cases.
     """
     varying: list[str] = []
-    settled = structure.result
+    merged = structure.result
     for other in forms:
-        if settled == other:
+        if merged == other:
             continue
-        both, places = (
-            parse_result(settled).agreed(parse_result(other)) if settled and other else (None, [])
+        common, differing = (
+            parse_result(merged).agreed(parse_result(other)) if merged and other else (None, [])
         )
-        if both is None:
+        if common is None:
             return replace(structure, result=""), (
                 "the result has another form at another size: the loaded model gives its tensors "
                 "one by one",
             )
-        settled = str(both)
-        varying += places
-    told = tuple(
+        merged = str(common)
+        varying += differing
+    notes = tuple(
         f"{place} of the result is no tensor and differs from call to call: the loaded model gives "
         "None there; return it as a tensor if it is served"
         for place in dict.fromkeys(varying)
     )
-    return replace(structure, result=settled), told
+    return replace(structure, result=merged), notes
 
 
 def _find_losses(module: nn.Module, call: Call, inputs: Tensors) -> tuple[int, ...]:
     """Return the places of the tensors in the result that are losses, where others are not."""
     watch = LossWatch()
-    with undisturbed(module):
+    with evaluation_mode(module):
         try:
             with watch, training_parts_left_out(Counter(), watch.mark):
                 result = call.run(module, inputs)
-            return watch.places(flat_tensors(result))
-        except Exception:  # noqa: BLE001 - told as what it is by the run that follows
+            return watch.loss_indices(flat_tensors(result))
+        except Exception:  # noqa: BLE001 - reported as what it is by the run that follows
             return ()
 
 
-def _run_others(
+def _run_other_sizes(
     module: nn.Module,
     call: Call,
     signature: ModelSignature,
@@ -181,48 +181,50 @@ def _run_others(
     *,
     finite: bool,
 ) -> tuple[list[GoldenCase], list[str]]:
-    taken = signature.measure_inputs(inputs)
-    second = {name: other_size(d, taken[name]) for name, d in signature.dimensions.items()}
+    example_sizes = signature.measure_inputs(inputs)
+    second = {name: other_size(d, example_sizes[name]) for name, d in signature.dimensions.items()}
     smallest = {name: limits.min for name, limits in signature.dimensions.items()}
-    found, forms = [], []
-    for sizes in [second] if smallest in (second, taken) else [second, smallest]:
+    cases, forms = [], []
+    for sizes in [second] if smallest in (second, example_sizes) else [second, smallest]:
         drawn = draw_inputs(signature, CaseSpec(f"golden {sizes}", sizes, 0), rows)
-        given = Given(drawn, drawn=True, sizes=sizes if sizes != taken else {})
+        sample = SampleInputs(drawn, drawn=True, sizes=sizes if sizes != example_sizes else {})
         try:
-            case, structure = _run_twice(module, call, given)
-        except DoesNotRun as error:
-            if given.sizes and (told := _multiples(module, call, signature, inputs)):
-                error.remedy = told
+            case, structure = _run_twice(module, call, sample)
+        except ModelRunFailed as error:
+            if sample.sizes and (remedy := _advise_multiples(module, call, signature, inputs)):
+                error.remedy = remedy
             raise
         if finite and not is_finite(case.outputs):
-            raise does_not_run(call, given, "NaN or infinity, which its example doesn't give")
-        found.append(case)
+            raise run_failure(call, sample, "NaN or infinity, which its example doesn't give")
+        cases.append(case)
         forms.append(structure.result)
-    return found, forms
+    return cases, forms
 
 
-def _multiples(module: nn.Module, call: Call, signature: ModelSignature, inputs: Tensors) -> str:
+def _advise_multiples(
+    module: nn.Module, call: Call, signature: ModelSignature, inputs: Tensors
+) -> str:
     """Return what to do about dimensions at whose multiples alone the model runs; '' for none."""
-    taken = signature.measure_inputs(inputs)
+    example_sizes = signature.measure_inputs(inputs)
 
     def runs(name: str, size: int) -> bool:
-        spec = CaseSpec("multiple", {**taken, name: size}, 0)
+        spec = CaseSpec("multiple", {**example_sizes, name: size}, 0)
         try:
-            with undisturbed(module), training_parts_left_out():
+            with evaluation_mode(module), training_parts_left_out():
                 call.run(module, draw_inputs(signature, spec, inputs))
         except Exception:  # noqa: BLE001 - a model may fail in any way
             return False
         return True
 
     advice = (
-        told_multiple(name, partial(runs, name), taken[name], limits)
+        told_multiple(name, partial(runs, name), example_sizes[name], limits)
         for name, limits in signature.dimensions.items()
     )
     return next(filter(None, advice), "")
 
 
 def is_finite(tensors: Tensors) -> bool:
-    """Tell whether no tensor, of any shape and dtype, holds a NaN or an infinity."""
+    """Return whether no tensor, of any shape and dtype, holds a NaN or an infinity."""
     return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
@@ -232,40 +234,40 @@ def other_size(limits: Dimension, size: int) -> int:
     return next((other for other in others if other != size), size)
 
 
-def _packs(error: Exception) -> NotCapturable:
-    line = line_raised(error)
+def _packing_error(error: Exception) -> NotCapturable:
+    line = raising_line(error)
     return NotCapturable(
         "the model packs sequences, which no graph can follow",
         expected="a forward that keeps the padded batch",
-        got=text_of(line) + one_line(error),
+        got=quote_line(line) + one_line(error),
         remedy=PACKED,
         where="" if line is None else written_line(line),
     )
 
 
-def _run_twice(module: nn.Module, call: Call, on: Given) -> tuple[GoldenCase, Structure]:
-    inputs = on.tensors
+def _run_twice(module: nn.Module, call: Call, sample: SampleInputs) -> tuple[GoldenCase, Structure]:
+    inputs = sample.tensors
     left_out: Counter[str] = Counter()
-    with undisturbed(module):
+    with evaluation_mode(module):
         try:
-            given = tuple(tensor.clone() for tensor in inputs)
+            tensors = tuple(tensor.clone() for tensor in inputs)
             with training_parts_left_out(left_out):
-                result = call.run_on(module, given)
-            changed = changed_places(inputs, given)
+                result = call.run_in_place(module, tensors)
+            changed = changed_indices(inputs, tensors)
             structure = describe_structure(call, result)
-            outputs = call.outputs_of(flat_tensors(result))
+            outputs = call.select_outputs(flat_tensors(result))
             first = tuple(tensor.detach().clone() for tensor in outputs)
             with training_parts_left_out():
-                second = call.outputs_of(flat_tensors(call.run(module, inputs)))
+                second = call.select_outputs(flat_tensors(call.run(module, inputs)))
         except HandoffError:
             raise
         except Exception as error:
             if is_out_of_memory(error):
                 raise out_of_memory("deliver", error) from error
-            if on.sizes and is_about_packing(error):
+            if sample.sizes and is_about_packing(error):
                 # Lengths of the example don't fit other sizes; nor would the capture follow.
-                raise _packs(error) from error
-            raise does_not_run(call, on, one_line(error), line_raised(error)) from error
+                raise _packing_error(error) from error
+            raise run_failure(call, sample, one_line(error), raising_line(error)) from error
         if not first:
             raise DeliveryUnsound(
                 "the model gives no tensor", got="none",
@@ -273,54 +275,54 @@ def _run_twice(module: nn.Module, call: Call, on: Given) -> tuple[GoldenCase, St
                 remedy="Let forward return what is to be served",
             )  # fmt: skip
         _require_real(first)
-        if not agree(second, first):
-            raise not_repeatable(module, call, inputs)
+        if not outputs_agree(second, first):
+            raise unrepeatable_error(module, call, inputs)
     return GoldenCase(inputs, first, left_out, changed), structure
 
 
-def changed_places(before: Tensors, after: Tensors) -> tuple[int, ...]:
+def changed_indices(before: Tensors, after: Tensors) -> tuple[int, ...]:
     """Return the places at which two lists of tensors differ; NaN is the same as NaN.
 
     They may be of any shapes: another shape differs, another dtype alone doesn't.
     """
     return tuple(
-        place
-        for place, (one, other) in enumerate(zip(before, after, strict=True))
+        index
+        for index, (one, other) in enumerate(zip(before, after, strict=True))
         if one.shape != other.shape
         or not bool(((one == other) | (one.isnan() & other.isnan())).all())
     )
 
 
 def _require_real(outputs: Tensors) -> None:
-    for place, tensor in enumerate(outputs):
+    for index, tensor in enumerate(outputs):
         if tensor.is_complex():
             raise DeliveryUnsound(
-                f"output {place} can't be released", expected="a dtype of real numbers",
+                f"output {index} can't be released", expected="a dtype of real numbers",
                 got=str(tensor.dtype).removeprefix("torch."), remedy=REAL_OUTPUTS,
             )  # fmt: skip
 
 
-def shapes_of(tensors: Tensors) -> str:
+def format_shapes(tensors: Tensors) -> str:
     """Return the tensors' shapes for a sentence: `[7, 20], [7]`."""
     return ", ".join(str(list(tensor.shape)) for tensor in tensors)
 
 
-def agree(got: Tensors, want: Tensors) -> bool:
-    """Tell whether `got` is `want`, but for rounding; NaN and infinity have to be the same.
+def outputs_agree(actual: Tensors, expected: Tensors) -> bool:
+    """Return whether both are the same, but for rounding; NaN and infinity have to be the same.
 
     So have all shapes and dtypes, and what isn't floating-point.
     """
-    return len(got) == len(want) and all(_same(a, b) for a, b in zip(got, want, strict=True))
+    return len(actual) == len(expected) and all(map(_tensors_agree, actual, expected))
 
 
-def _same(got: torch.Tensor, want: torch.Tensor) -> bool:
-    if got.shape != want.shape or got.dtype != want.dtype:
+def _tensors_agree(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return False
-    if torch.equal(got, want):
+    if torch.equal(actual, expected):
         return True
-    if not want.is_floating_point():
+    if not expected.is_floating_point():
         return False
-    finite = want.isfinite()
-    largest = float(want[finite].abs().max()) if bool(finite.any()) else 0.0
-    allowed = _ALLOWED.get(want.dtype, _ALLOWED_FLOAT32) * largest
-    return torch.allclose(got, want, rtol=0.0, atol=allowed, equal_nan=True)
+    finite = expected.isfinite()
+    largest = float(expected[finite].abs().max()) if bool(finite.any()) else 0.0
+    allowed = _ALLOWED.get(expected.dtype, _ALLOWED_FLOAT32) * largest
+    return torch.allclose(actual, expected, rtol=0.0, atol=allowed, equal_nan=True)

@@ -20,7 +20,7 @@ class PrepareJob(Job["Prepared"]):
     """Make the model that `factory` (`module:function`) returns, for the `DeliverJob` that follows.
 
     `search_path` is where the module is looked for first. `folder` is where it is to go. With
-    `reads_ranges`, the model is run to see which ranges nothing tells. What the factory prints is
+    `reads_ranges`, the model is run to see which ranges nothing limits. What the factory prints is
     written to the file `prints`, where one is named.
     """
 

@@ -10,10 +10,10 @@ from handoff.artifacts.delivery.signature import Dimension
 _LARGEST = 128
 
 
-def multiple_of(runs: Callable[[int], bool], size: int, limits: Dimension) -> int:
+def find_multiple(runs: Callable[[int], bool], size: int, limits: Dimension) -> int:
     """Return the smallest number at whose multiples a model runs; 0 for none, or for each size.
 
-    `size` is one at which it runs, and `runs` tells so of another within the limits. Strided
+    `size` is one at which it runs, and `runs` says so of another within the limits. Strided
     convolutions may run one below a multiple as well, and what has a smallest size at all above.
     """
     above = size + 1
@@ -34,8 +34,8 @@ def declaration(limits: Dimension) -> str:
 
 
 def told_multiple(name: str, runs: Callable[[int], bool], size: int, limits: Dimension) -> str:
-    """Return what to do about the dimension `name` where `multiple_of` finds a number, else ''."""
-    number = multiple_of(runs, size, limits)
+    """Return what to do about the dimension `name` where `find_multiple` finds one, else ''."""
+    number = find_multiple(runs, size, limits)
     multiples = limits.narrowed(number) if number else None
     if multiples is None:
         return ""

@@ -1,7 +1,7 @@
 """A factory's name, `module:function`, and a folder: checked before anything is imported or run.
 
 An import of torch takes seconds, and a misspelt name needs none. What the source alone doesn't
-tell (a module that makes its names when it is imported) is left to the import.
+show (a module that makes its names when it is imported) is left to the import.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from handoff.infra.engine.import_paths import find_module, hidden_names
 
 # What a module may make names by that its source doesn't show.
 _DYNAMIC = ("__getattr__", "__path__", "sys.modules", "globals(", "exec(", "import *", "vars(")
-_SHOWN = 12
+_NAMES_AT_MOST = 12
 # What checkpoints are called.
-_WEIGHTS = (".pt", ".pth", ".pkl", ".bin", ".ckpt", ".safetensors", ".onnx")
+_WEIGHT_SUFFIXES = (".pt", ".pth", ".pkl", ".bin", ".ckpt", ".safetensors", ".onnx")
 
 
 def require_factory(factory: str, search_path: Path, places: Sequence[str]) -> tuple[str, str]:
@@ -29,7 +29,7 @@ def require_factory(factory: str, search_path: Path, places: Sequence[str]) -> t
     Modules are looked for in `search_path`, then in `places`. Raises `UsageProblem` for another
     form, a module that isn't there or is hidden by a library, and a function that a module lacks.
     """
-    if factory.endswith(_WEIGHTS):
+    if factory.endswith(_WEIGHT_SUFFIXES):
         raise refuse(
             f"{factory} holds weights, and no model", expected="MODULE:FACTORY, a function that "
             "returns the model and its example inputs",
@@ -42,7 +42,7 @@ def require_factory(factory: str, search_path: Path, places: Sequence[str]) -> t
     if is_file or not (separator and module_name and name.isidentifier()):
         raise refuse(
             "that is not the name of a factory", expected="MODULE:FACTORY", got=repr(factory),
-            remedy=f"Write {_meant(factory) or 'it as examples.resnet18:build'}",
+            remedy=f"Write {_suggest_factory(factory) or 'it as examples.resnet18:build'}",
         )  # fmt: skip
     _require_reachable(module_name, search_path)
     _require_function(_require_module(module_name, search_path, places), module_name, name)
@@ -72,14 +72,14 @@ def require_free(folder: Path) -> None:
     )  # fmt: skip
 
 
-def no_function(
+def missing_function_error(
     module_name: str, name: str, known: Sequence[str], got: str = "none of that name"
 ) -> UsageProblem:
     """Return the refusal of a function that a module lacks; `known` are those that it has."""
-    shown = sorted(one for one in known if not one.startswith("_"))
+    public = sorted(other for other in known if not other.startswith("_"))
     return refuse(
         f"{module_name} has no function {name}",
-        expected=f"one of {', '.join(shown[:_SHOWN])}" if shown else "a function in it",
+        expected=f"one of {', '.join(public[:_NAMES_AT_MOST])}" if public else "a function in it",
         got=got, remedy=did_you_mean(name, known, "Name a function that takes no arguments"),
     )  # fmt: skip
 
@@ -89,7 +89,7 @@ def refuse(what: str, *, expected: str, got: str, remedy: str, where: str = "") 
     return UsageProblem(what, expected=expected, got=got, remedy=remedy, where=where)
 
 
-def _meant(factory: str) -> str:
+def _suggest_factory(factory: str) -> str:
     """Return MODULE:FACTORY for a file and a function in it, or for two names with a dot."""
     path, separator, name = factory.partition(":")
     if separator and name.isidentifier():
@@ -113,23 +113,25 @@ def _require_reachable(module_name: str, search_path: Path) -> None:
 def _require_module(
     module_name: str, search_path: Path, places: Sequence[str]
 ) -> ModuleSpec | None:
-    """Return where the module is; None where only an import tells. None of it is run."""
+    """Return where the module is; None where only an import shows it. None of it is run."""
     top, *inner = module_name.split(".")
     spec = find_module(top, [str(search_path), *places])
     if spec is None:
-        raise _no_module(module_name, top, [str(search_path)], str(search_path))
+        raise _missing_module_error(module_name, top, [str(search_path)], str(search_path))
     for depth, part in enumerate(inner, start=1):
-        if spec.submodule_search_locations is None or _source(spec) is None:
+        if spec.submodule_search_locations is None or _read_source(spec) is None:
             return None
         folders = list(spec.submodule_search_locations)
         package = ".".join([top, *inner[: depth - 1]])
         spec = PathFinder.find_spec(f"{package}.{part}", folders)
         if spec is None:
-            raise _no_module(module_name, part, folders, f"the package {package}", f"{package}.")
+            raise _missing_module_error(
+                module_name, part, folders, f"the package {package}", f"{package}."
+            )
     return spec
 
 
-def _no_module(
+def _missing_module_error(
     module_name: str, part: str, folders: Sequence[str], where: str, before: str = ""
 ) -> UsageProblem:
     known = {f"{before}{path.stem}" for folder in folders for path in _modules_in(Path(folder))}
@@ -150,19 +152,19 @@ def _modules_in(folder: Path) -> Iterator[Path]:
 
 def _require_function(spec: ModuleSpec | None, module_name: str, name: str) -> None:
     """Raise `UsageProblem` for a function that no line of the module's source can make."""
-    source = None if spec is None else _source(spec)
+    source = None if spec is None else _read_source(spec)
     if source is None:
         return
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
-        return  # which the import tells, with its place
-    if not any(name == other for other in _names_in(tree)):
+        return  # which the import reports, with its place
+    if not any(name == other for other in _bound_names(tree)):
         known = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
-        raise no_function(module_name, name, known)
+        raise missing_function_error(module_name, name, known)
 
 
-def _names_in(tree: ast.Module) -> Iterator[str]:
+def _bound_names(tree: ast.Module) -> Iterator[str]:
     """Yield all that the source gives a name, at any depth: what isn't among it can't be there."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -173,7 +175,7 @@ def _names_in(tree: ast.Module) -> Iterator[str]:
             yield (node.asname or node.name).partition(".")[0]
 
 
-def _source(spec: ModuleSpec) -> str | None:
+def _read_source(spec: ModuleSpec) -> str | None:
     """Return the source of a module that shows all its names; None for any other module."""
     if spec.origin is None or not spec.origin.endswith(".py"):
         return None

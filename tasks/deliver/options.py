@@ -13,7 +13,7 @@ from handoff.artifacts.errors import UsageProblem, tensors_meant
 from handoff.artifacts.printable import one_line
 from handoff.tasks.deliver.capture.calls import Tensors
 
-_SHOWN = 80
+_LONGEST_VALUE = 80
 
 
 def require_call(
@@ -26,8 +26,10 @@ def require_call(
     if not isinstance(name, str):
         raise _refuse("the model's name is no text", "a name such as 'ranker'", name,
                       "Write name='ranker'")  # fmt: skip
-    is_named = isinstance(keywords, Mapping) and all(isinstance(key, str) for key in keywords)
-    if keywords is not None and not is_named:
+    names_arguments = isinstance(keywords, Mapping) and all(
+        isinstance(key, str) for key in keywords
+    )
+    if keywords is not None and not names_arguments:
         raise _refuse("example_kwargs names no arguments", "{'mask': tensor}", keywords,
                       "Write example_kwargs={ARGUMENT: VALUE}")  # fmt: skip
     if not isinstance(batch_invariant, bool):
@@ -37,9 +39,9 @@ def require_call(
         "dynamic": "{'x': {0: 'batch'}}", "dimensions": "{'batch': (1, 64)}",
         "ranges": "{'x': (0, 1)}",
     }  # fmt: skip
-    for option, given in options.items():
-        if given is not None and not isinstance(given, Mapping):
-            raise _refuse(f"{option} is no dictionary", forms[option], given,
+    for option, value in options.items():
+        if value is not None and not isinstance(value, Mapping):
+            raise _refuse(f"{option} is no dictionary", forms[option], value,
                           f"Write {option}={forms[option]}")  # fmt: skip
 
 
@@ -49,11 +51,11 @@ def require_axes(names: Sequence[str], inputs: Tensors, dynamic: Mapping[str, ob
     for name, tensor in zip(names, inputs, strict=True):
         axes = dynamic.get(name, {})
         if not isinstance(axes, Mapping):
-            meant = [axis for axis in _listed(axes) if _is_whole(axis)]
-            named = {axis: "batch" if axis == 0 else f"axis{axis}" for axis in meant}
+            integers = [axis for axis in _to_list(axes) if _is_integer(axis)]
+            suggestion = {axis: "batch" if axis == 0 else f"axis{axis}" for axis in integers}
             raise _refuse(
                 f"dynamic[{name!r}] doesn't name its dimensions", "{AXIS: DIMENSION}", axes,
-                f"Write dynamic={{{name!r}: {named or {0: 'batch'}}}}",
+                f"Write dynamic={{{name!r}: {suggestion or {0: 'batch'}}}}",
             )  # fmt: skip
         for axis, dimension in axes.items():
             _require_axis(name, tensor.dim(), axis)
@@ -61,15 +63,15 @@ def require_axes(names: Sequence[str], inputs: Tensors, dynamic: Mapping[str, ob
 
 
 def _require_axis(name: str, rank: int, axis: object) -> None:
-    if _is_whole(axis) and axis in range(rank):
+    if _is_integer(axis) and axis in range(rank):
         return
-    there = f"one of its axes, 0 to {rank - 1}" if rank else "no axis, because it is a scalar"
+    expected = f"one of its axes, 0 to {rank - 1}" if rank else "no axis, because it is a scalar"
     remedy = "Name an axis that it has, or leave it out"
     if isinstance(axis, int) and -rank <= axis < 0:
         remedy = f"Write {axis + rank}: axes are counted from the front"
     elif isinstance(axis, str) and axis.isdecimal():
         remedy = f"Write {int(axis)}, without quotes"
-    raise _refuse(f"dynamic[{name!r}] names an axis that isn't there", there, axis, remedy)
+    raise _refuse(f"dynamic[{name!r}] names an axis that isn't there", expected, axis, remedy)
 
 
 def _require_dimension(name: str, axis: object, dimension: object) -> None:
@@ -96,35 +98,36 @@ def require_limits(dimensions: Mapping[str, object], used: Sequence[str]) -> Non
     A third number is the one whose multiples alone are sizes.
     """
     require_known("dimensions names the dimension", dimensions, used)
-    for name, given in dimensions.items():
+    for name, limits in dimensions.items():
         what, form = f"dimensions[{name!r}] is no range of sizes", "(SMALLEST, LARGEST)"
-        pair = _listed(given)
-        if _is_whole(given):
-            raise _refuse(what, form, given, f"Write dimensions={{{name!r}: (1, {given})}}")
-        if len(pair) not in (2, 3) or not all(map(_is_whole, pair)):
+        sizes = _to_list(limits)
+        if _is_integer(limits):
+            raise _refuse(what, form, limits, f"Write dimensions={{{name!r}: (1, {limits})}}")
+        if len(sizes) not in (2, 3) or not all(map(_is_integer, sizes)):
             raise _refuse(what, f"{form} or (SMALLEST, LARGEST, MULTIPLE), whole numbers",
-                          given, f"Write dimensions={{{name!r}: (1, 64)}}")  # fmt: skip
-        least, most = pair[:2]
+                          limits, f"Write dimensions={{{name!r}: (1, 64)}}")  # fmt: skip
+        least, most = sizes[:2]
         if least < 0 or most < 0:
-            meant = (max(least, 1), max(most, 1))
-            raise _refuse(what, "sizes of 0 or more", given,
-                          f"Write dimensions={{{name!r}: {meant}}}")  # fmt: skip
+            suggestion = (max(least, 1), max(most, 1))
+            raise _refuse(what, "sizes of 0 or more", limits,
+                          f"Write dimensions={{{name!r}: {suggestion}}}")  # fmt: skip
         if least > most:
-            raise _refuse(what, f"{form}, the smaller one first", given,
-                          f"Write dimensions={{{name!r}: {(most, least, *pair[2:])}}}")  # fmt: skip
-        if len(pair) == 3:
-            _require_multiples(name, least, most, pair[2])
+            suggestion = (most, least, *sizes[2:])
+            raise _refuse(what, f"{form}, the smaller one first", limits,
+                          f"Write dimensions={{{name!r}: {suggestion}}}")  # fmt: skip
+        if len(sizes) == 3:
+            _require_multiples(name, least, most, sizes[2])
 
 
 def _require_multiples(name: str, least: int, most: int, number: int) -> None:
     if number >= 1 and least % number == most % number == 0:
         return
-    left = Dimension(least, most).narrowed(number) if number >= 1 else None
-    meant = (left.min, left.max, number) if left else (least, most)
+    narrowed = Dimension(least, most).narrowed(number) if number >= 1 else None
+    suggestion = (narrowed.min, narrowed.max, number) if narrowed else (least, most)
     raise _refuse(
         f"dimensions[{name!r}] is no range of multiples",
         "(SMALLEST, LARGEST, MULTIPLE), of which the last divides the others",
-        (least, most, number), f"Write dimensions={{{name!r}: {meant}}}",
+        (least, most, number), f"Write dimensions={{{name!r}: {suggestion}}}",
     )  # fmt: skip
 
 
@@ -137,15 +140,15 @@ def require_ranges(names: Sequence[str], inputs: Tensors, ranges: Mapping[str, o
     for name, tensor in zip(names, inputs, strict=True):
         if name not in ranges:
             continue
-        what, given = f"ranges[{name!r}] is no range of values", ranges[name]
-        pair = _listed(given)
+        what, limits = f"ranges[{name!r}] is no range of values", ranges[name]
+        pair = _to_list(limits)
         if len(pair) != 2 or not all(map(_is_number, pair)):
-            first = f"(0, {given})" if _is_number(given) else "(0, 1)"
-            raise _refuse(what, "(LOW, HIGH), two finite numbers", given,
-                          f"Write ranges={{{name!r}: {first}}}")  # fmt: skip
+            suggestion = f"(0, {limits})" if _is_number(limits) else "(0, 1)"
+            raise _refuse(what, "(LOW, HIGH), two finite numbers", limits,
+                          f"Write ranges={{{name!r}: {suggestion}}}")  # fmt: skip
         low, high = pair
         if low > high:
-            raise _refuse(what, "(LOW, HIGH), the lower one first", given,
+            raise _refuse(what, "(LOW, HIGH), the lower one first", limits,
                           f"Write ranges={{{name!r}: ({high}, {low})}}")  # fmt: skip
         if tensor.is_floating_point() or tensor.is_complex() or not tensor.numel():
             continue
@@ -159,9 +162,9 @@ def require_ranges(names: Sequence[str], inputs: Tensors, ranges: Mapping[str, o
             )  # fmt: skip
 
 
-def require_known(what: str, given: Mapping[str, object], known: Sequence[str]) -> None:
-    """Raise `UsageProblem` where `given` has another name than those that are known."""
-    unknown = [name for name in given if name not in known]
+def require_known(what: str, names: Mapping[str, object], known: Sequence[str]) -> None:
+    """Raise `UsageProblem` where `names` has another name than those that are known."""
+    unknown = [name for name in names if name not in known]
     if unknown:
         raise UsageProblem(
             f"{what} {unknown[0]}", expected=f"one of {', '.join(known) or 'none at all'}",
@@ -169,19 +172,19 @@ def require_known(what: str, given: Mapping[str, object], known: Sequence[str]) 
         )  # fmt: skip
 
 
-def _listed(given: object) -> list[Any]:
-    return list(given) if isinstance(given, tuple | list) else []
+def _to_list(value: object) -> list[Any]:
+    return list(value) if isinstance(value, tuple | list) else []
 
 
-def _is_whole(given: object) -> bool:
-    return isinstance(given, numbers.Integral) and not isinstance(given, bool)
+def _is_integer(value: object) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-def _is_number(given: object) -> bool:
-    return isinstance(given, numbers.Real) and not isinstance(given, bool) and math.isfinite(given)
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _refuse(what: str, expected: str, got: object, remedy: str) -> UsageProblem:
-    told = one_line(repr(got))
-    shown = told if len(told) <= _SHOWN else told[: _SHOWN - 3] + "..."
+    text = one_line(repr(got))
+    shown = text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
     return UsageProblem(what, expected=expected, got=shown, remedy=remedy)

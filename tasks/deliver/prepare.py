@@ -1,4 +1,4 @@
-"""Prepare: what a person is told, and asked, before a model is delivered, which takes minutes."""
+"""Prepare: what a person is shown, and asked, before a model is delivered, which takes minutes."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from handoff.tasks.deliver.step import guessed_inputs
 
 
 def run(job: PrepareJob) -> Prepared:
-    """Make the model that `job.factory` makes; return its name, and what nothing tells of it.
+    """Make the model that `job.factory` makes; return its name, and the ranges that are guessed.
 
     The factory is the training team's own code, and is run here on purpose, as by
     `tasks.deliver`, which takes what was made. Raises `UsageProblem` for a factory, options or a
     folder that can't be used.
     """
     require_free(job.folder)
-    with printed_to(job.prints):
-        made = prepare_model(job.factory, job.search_path)
+    with redirect_output(job.prints):
+        result = prepare_model(job.factory, job.search_path)
     # What forward imports is looked for when it runs.
     with searched(job.search_path):
-        guessed = guessed_inputs(made) if job.reads_ranges else ()
-    said = str(made.options.get("name") or "")
-    if said:
-        return Prepared(_checked(said), "its factory's options", guessed, is_chosen=True)
-    name, named_by = default_name(job.factory, unwrap(made.module))
+        guessed = guessed_inputs(result) if job.reads_ranges else ()
+    chosen = str(result.options.get("name") or "")
+    if chosen:
+        return Prepared(_check_name(chosen), "its factory's options", guessed, is_chosen=True)
+    name, named_by = default_name(job.factory, unwrap(result.module))
     return Prepared(name, named_by, guessed)
 
 
 @contextmanager
-def printed_to(file: Path | None) -> Iterator[None]:
+def redirect_output(file: Path | None) -> Iterator[None]:
     """Write what this process and its children print during the body to `file`, as it comes.
 
     That is for the whole process, compiled code included. Without a file nothing changes.
@@ -48,34 +48,34 @@ def printed_to(file: Path | None) -> Iterator[None]:
     if file is None:
         yield
         return
-    kept = [os.dup(stream) for stream in (1, 2)]
+    saved = [os.dup(stream) for stream in (1, 2)]
     buffered = sys.stdout.line_buffering if isinstance(sys.stdout, TextIOWrapper) else True
     try:
         with file.open("ab") as output:
-            _flush()
+            _flush_output()
             for stream in (1, 2):
                 os.dup2(output.fileno(), stream)
-        _buffer_lines(True)
+        _set_line_buffering(True)
         yield
     finally:
-        _flush()
-        _buffer_lines(buffered)
-        for stream, before in zip((1, 2), kept, strict=True):
-            os.dup2(before, stream)
-            os.close(before)
+        _flush_output()
+        _set_line_buffering(buffered)
+        for stream, descriptor in zip((1, 2), saved, strict=True):
+            os.dup2(descriptor, stream)
+            os.close(descriptor)
 
 
-def _flush() -> None:
+def _flush_output() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
 
 
-def _buffer_lines(wanted: bool) -> None:
+def _set_line_buffering(enabled: bool) -> None:
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=wanted)
+        sys.stdout.reconfigure(line_buffering=enabled)
 
 
-def _checked(name: str) -> str:
+def _check_name(name: str) -> str:
     try:
         require_model_name(name)
     except ValueError as error:

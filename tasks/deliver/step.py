@@ -29,15 +29,15 @@ from handoff.tasks.deliver.arguments import (
     Dynamic,
     Limits,
     Ranges,
+    describe_fixed_sizes,
     describe_inputs,
-    fixed_sizes,
     require_on_cpu,
     unwrap,
 )
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_call
-from handoff.tasks.deliver.capture.failures import gravest
+from handoff.tasks.deliver.capture.failures import choose_refusal
 from handoff.tasks.deliver.capture.lines import one_line
-from handoff.tasks.deliver.capture.not_running import DoesNotRun
+from handoff.tasks.deliver.capture.not_running import ModelRunFailed
 from handoff.tasks.deliver.capture.tracer import training_parts_left_out
 from handoff.tasks.deliver.datasets import (
     Datasets,
@@ -46,20 +46,26 @@ from handoff.tasks.deliver.datasets import (
     take_calibration,
     take_evaluation,
 )
-from handoff.tasks.deliver.factory import Made, default_name, take_model
+from handoff.tasks.deliver.factory import FactoryResult, default_name, take_model
 from handoff.tasks.deliver.golden import (
     Goldens,
+    describe_mode,
+    evaluation_mode,
     make_goldens,
     other_size,
-    told_mode,
-    undisturbed,
 )
 from handoff.tasks.deliver.messages import Arguments, DeliverJob, DeliverResult
 from handoff.tasks.deliver.naming import require_free, require_name
 from handoff.tasks.deliver.options import require_call
-from handoff.tasks.deliver.ranges.reading import Reading, guess, read_ranges, state_of, watch_values
+from handoff.tasks.deliver.ranges.reading import (
+    Reading,
+    guess_range,
+    read_ranges,
+    state_of,
+    watch_values,
+)
 from handoff.tasks.deliver.ranges.uses import Uses
-from handoff.tasks.deliver.writing import Work
+from handoff.tasks.deliver.writing import DeliveryBuilder
 from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.inputs.plan import CaseSpec, draw_inputs
 
@@ -89,7 +95,7 @@ def lineage_from_git(folder: Path, factory: Path | None = None) -> Lineage:
 _ORIGIN_LENGTH = 200
 
 
-def with_ranges(
+def infer_ranges(
     module: nn.Module, call: Call, inputs: Tensors, signature: ModelSignature
 ) -> tuple[ModelSignature, tuple[str, ...]]:
     """Return the signature with ranges of what nobody declared, and a note on each that is guessed.
@@ -100,28 +106,28 @@ def with_ranges(
     next.
     """
     try:
-        uses = _watch(module, call, inputs)
-    except Exception:  # noqa: BLE001 - told with its shapes when the golden outputs are made
+        uses = _watch_example(module, call, inputs)
+    except Exception:  # noqa: BLE001 - reported with its shapes when the golden outputs are made
         return signature, ()
-    found = read_ranges(uses, inputs, _watch_other_sizes(module, call, inputs, signature))
+    ranges = read_ranges(uses, inputs, _watch_other_sizes(module, call, inputs, signature))
     readings = [
         None if spec.origin == DECLARED else reading
-        for spec, reading in zip(signature.inputs, found, strict=True)
+        for spec, reading in zip(signature.inputs, ranges, strict=True)
     ]
-    checked = _checked(module, call, inputs, readings)
+    checked = _check_readings(module, call, inputs, readings)
     specs = tuple(
-        spec if reading is None else _described(spec, reading)
+        spec if reading is None else _apply_reading(spec, reading)
         for spec, reading in zip(signature.inputs, checked, strict=True)
     )
     notes = tuple(
         note for spec, reading in zip(specs, checked, strict=True) if reading is not None
-        for note in _notes(spec, reading)
+        for note in _range_notes(spec, reading)
     )  # fmt: skip
     return replace(signature, inputs=specs), notes
 
 
-def _watch(module: nn.Module, call: Call, inputs: Tensors) -> Uses:
-    with undisturbed(module), training_parts_left_out():
+def _watch_example(module: nn.Module, call: Call, inputs: Tensors) -> Uses:
+    with evaluation_mode(module), training_parts_left_out():
         return watch_values(lambda *tensors: call.run(module, tensors), inputs, state_of(module))
 
 
@@ -129,39 +135,36 @@ def _watch_other_sizes(
     module: nn.Module, call: Call, inputs: Tensors, signature: ModelSignature
 ) -> Uses | None:
     """Return the uses at other sizes, of rows of the example; None where it runs at no others."""
-    taken = signature.measure_inputs(inputs)
-    sizes = {name: other_size(d, taken[name]) for name, d in signature.dimensions.items()}
-    if sizes == taken:
+    example_sizes = signature.measure_inputs(inputs)
+    sizes = {name: other_size(d, example_sizes[name]) for name, d in signature.dimensions.items()}
+    if sizes == example_sizes:
         return None
     try:
         rows = draw_inputs(signature, CaseSpec(f"ranges {sizes}", sizes, 0), inputs)
-        return _watch(module, call, rows)
-    except Exception:  # noqa: BLE001 - told when the golden outputs are made at that size
+        return _watch_example(module, call, rows)
+    except Exception:  # noqa: BLE001 - reported when the golden outputs are made at that size
         return None
 
 
-def _checked(
+def _check_readings(
     module: nn.Module, call: Call, inputs: Tensors, readings: Sequence[Reading | None]
 ) -> list[Reading | None]:
     """Return the readings; those on whose ends the model fails become guesses."""
-    if _why_not(module, call, inputs, readings) == "":
+    if _failure_at_ends(module, call, inputs, readings) == "":
         return list(readings)
     checked: list[Reading | None] = []
-    for place, (tensor, reading) in enumerate(zip(inputs, readings, strict=True)):
-        alone = [reading if other == place else None for other in range(len(inputs))]
-        why = _why_not(module, call, inputs, alone)
-        fails = bool(why) and reading is not None and not reading.widened
-        checked.append(_failing(tensor, reading, why) if fails else reading)
+    for index, (tensor, reading) in enumerate(zip(inputs, readings, strict=True)):
+        alone = [reading if position == index else None for position in range(len(inputs))]
+        why = _failure_at_ends(module, call, inputs, alone)
+        if why and reading is not None and not reading.widened:
+            why = f"{reading.text}, and the model fails at an end of it: {why}"
+            checked.append(guess_range(tensor, why))
+        else:
+            checked.append(reading)
     return checked
 
 
-def _failing(tensor: torch.Tensor, reading: Reading | None, why: str) -> Reading | None:
-    if reading is None:
-        return None
-    return guess(tensor, f"{reading.text}, and the model fails at an end of it: {why}")
-
-
-def _why_not(
+def _failure_at_ends(
     module: nn.Module, call: Call, inputs: Tensors, readings: Sequence[Reading | None]
 ) -> str:
     """Return why the model doesn't run with the inputs that were read at their ends, or ''."""
@@ -174,30 +177,32 @@ def _why_not(
             for tensor, reading in zip(inputs, readings, strict=True)
         )  # fmt: skip
         try:
-            with undisturbed(module), training_parts_left_out(), torch.no_grad():
+            with evaluation_mode(module), training_parts_left_out(), torch.no_grad():
                 call.run(module, ends)
-        except Exception as error:  # noqa: BLE001 - a model may fail in any way; it is told
+        except Exception as error:  # noqa: BLE001 - a model may fail in any way; it is reported
             return one_line(error)
     return ""
 
 
-def _described(spec: TensorSpec, reading: Reading) -> TensorSpec:
-    told = reading.text if reading.source != "example" else f"{FROM_EXAMPLE}: {reading.text}"
-    plain = "".join(character if character.isprintable() else "?" for character in told)
+def _apply_reading(spec: TensorSpec, reading: Reading) -> TensorSpec:
+    text = reading.text if reading.source != "example" else f"{FROM_EXAMPLE}: {reading.text}"
+    plain = "".join(character if character.isprintable() else "?" for character in text)
     origin = plain if len(plain) <= _ORIGIN_LENGTH else plain[: _ORIGIN_LENGTH - 3] + "..."
     return replace(spec, low=reading.low, high=reading.high, origin=origin)
 
 
-def _notes(spec: TensorSpec, reading: Reading) -> tuple[str, ...]:
-    say = f"ranges={{'{spec.name}': (LOW, HIGH)}}"
+def _range_notes(spec: TensorSpec, reading: Reading) -> tuple[str, ...]:
+    option = f"ranges={{'{spec.name}': (LOW, HIGH)}}"
     if spec.is_guessed:
         return (
             f"{spec.name} takes {spec.values} only, as in its example ({reading.text}): other "
-            f"values will be refused. Declare what is served: {say}",
+            f"values will be refused. Declare what is served: {option}",
         )
     if reading.narrowed or reading.widened:
-        return (f"{spec.name} takes {spec.values}, {spec.origin}: declare another range, {say}, or "
-                "give each column an input of its own",)  # fmt: skip
+        return (
+            f"{spec.name} takes {spec.values}, {spec.origin}: declare another range, {option}, "
+            "or give each column an input of its own",
+        )
     return ()
 
 
@@ -235,7 +240,7 @@ def deliver(
     `ranges` bounds what inputs may hold, both ends included; whole numbers beyond are refused when
     the model is served. Without it they are read off what the model does with them: the rows of the
     tables that they are looked up in, 0 to 1 for a mask, the whole dtype where any number will do.
-    What nothing tells is the example's own smallest and largest, with a note.
+    What nothing limits is the example's own smallest and largest, with a note.
     `batch_invariant=False` declares that the output for one row depends on the other rows on
     purpose. `calibration` are batches of what is served, each what forward is called with,
     in its order or, as a dictionary, by name: int8 chooses its ranges by them, and by the example
@@ -265,18 +270,19 @@ def deliver(
     )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
-        undisturbed(module),
+        evaluation_mode(module),
         torch.random.fork_rng(devices=[]),
         torch.no_grad(),
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch,
     ):
-        signature, guesses = with_ranges(module, call, inputs, signature)
+        signature, guesses = infer_ranges(module, call, inputs, signature)
         signature, goldens = _make_goldens(
-            module, call, inputs, signature, chosen=dimensions is not None
+            module, call, inputs, signature, has_limits=dimensions is not None
         )
         require_fitting(datasets, signature)
+        require_name(name)
         contract = DeliveryContract(
-            model=_model_section(name, module),
+            model=ModelSection(name, type(module).__name__, torch.__version__),
             inputs=signature.inputs,
             dimensions=dict(signature.dimensions),
             source=lineage or Lineage(),
@@ -285,24 +291,28 @@ def deliver(
             batch_invariant=batch_invariant,
             metric=datasets.evaluation.metric if datasets.evaluation else None,
         )
-        told = _measure(module, goldens, datasets)
+        metric_notes = []
+        if datasets.evaluation is not None:
+            metric_notes.append(
+                measure_eager(module, goldens.call, datasets.evaluation, goldens.structure)
+            )
         # The name ends up in module.py, beside each .pt file.
         built = Path(scratch) / (folder.name if _CLEAN_NAME.fullmatch(folder.name) else "delivery")
-        work = Work(module, goldens.call, goldens, built, datasets=datasets)
-        result = work.build(contract)
+        builder = DeliveryBuilder(module, goldens.call, goldens, built, datasets=datasets)
+        result = builder.build(contract)
         if result is None and dynamic is None and contract.dimensions:
-            result = work.build_fixed(contract)
+            result = builder.build_static(contract)
         if result is None:
-            raise gravest(module, work.failures, lambda: goldens.call.run(module, inputs))
+            raise choose_refusal(module, builder.failures, lambda: goldens.call.run(module, inputs))
         built.rename(folder)
-    fixed = fixed_sizes(call.names, inputs) if dynamic is None else ()
-    # What limits a version is told first, then what has to be known of it.
-    said = (*told, *call.fixed_told, *told_mode(module))
-    return replace(result, folder=folder, notes=(*fixed, *guesses, *result.notes, *said))
+    fixed = describe_fixed_sizes(call.names, inputs) if dynamic is None else ()
+    # What limits a version comes first, then what has to be known of it.
+    remarks = (*metric_notes, *call.fixed_notes, *describe_mode(module))
+    return replace(result, folder=folder, notes=(*fixed, *guesses, *result.notes, *remarks))
 
 
 def _make_goldens(
-    module: nn.Module, call: Call, inputs: Tensors, signature: ModelSignature, *, chosen: bool
+    module: nn.Module, call: Call, inputs: Tensors, signature: ModelSignature, *, has_limits: bool
 ) -> tuple[ModelSignature, Goldens]:
     """Return the goldens, and the signature they hold for.
 
@@ -310,44 +320,37 @@ def _make_goldens(
     """
     try:
         return signature, make_goldens(module, call, inputs, signature)
-    except DoesNotRun as refusal:
-        if chosen or not signature.dimensions:
+    except ModelRunFailed as refusal:
+        if has_limits or not signature.dimensions:
             raise
-        later = {name: replace(d, min=2) for name, d in signature.dimensions.items() if d.max > 1}
-        signature = replace(signature, dimensions={**signature.dimensions, **later})
+        raised = {name: replace(d, min=2) for name, d in signature.dimensions.items() if d.max > 1}
+        signature = replace(signature, dimensions={**signature.dimensions, **raised})
         try:
             goldens = make_goldens(module, call, inputs, signature)
         except DeliveryUnsound:
             raise refusal from None
-        note = f"{', '.join(later)} from 2 on: at 1 the model fails with {refusal.why}"
+        note = f"{', '.join(raised)} from 2 on: at 1 the model fails with {refusal.why}"
         return signature, replace(goldens, notes=(note, *goldens.notes))
 
 
-def _measure(module: nn.Module, goldens: Goldens, datasets: Datasets) -> tuple[str, ...]:
-    """Return what the model itself makes of the evaluation, where there is one."""
-    if datasets.evaluation is None:
-        return ()
-    return (measure_eager(module, goldens.call, datasets.evaluation, goldens.structure),)
-
-
-def _model_section(name: str, module: nn.Module) -> ModelSection:
-    require_name(name)
-    return ModelSection(name, type(module).__name__, torch.__version__)
-
-
-def guessed_inputs(made: Made) -> tuple[TensorSpec, ...]:
-    """Return the inputs whose ranges nothing tells but the example.
+def guessed_inputs(result: FactoryResult) -> tuple[TensorSpec, ...]:
+    """Return the inputs whose ranges nothing but the example shows.
 
     Raises `UsageProblem` for options that don't fit the example.
     """
-    options = made.options
-    module = unwrap(made.module)
-    call, inputs = describe_call(module, made.inputs, options.get("keywords") or {})
+    options = result.options
+    module = unwrap(result.module)
+    call, inputs = describe_call(module, result.inputs, options.get("keywords") or {})
     require_on_cpu(module, inputs)
-    said = (options.get(name) for name in ("dynamic", "dimensions", "ranges"))
-    signature = describe_inputs(call.names, inputs, *said)
-    with by_definition(), undisturbed(module), torch.random.fork_rng(devices=[]), torch.no_grad():
-        signature, _ = with_ranges(module, call, inputs, signature)
+    arguments = (options.get(name) for name in ("dynamic", "dimensions", "ranges"))
+    signature = describe_inputs(call.names, inputs, *arguments)
+    with (
+        by_definition(),
+        evaluation_mode(module),
+        torch.random.fork_rng(devices=[]),
+        torch.no_grad(),
+    ):
+        signature, _ = infer_ranges(module, call, inputs, signature)
     return tuple(spec for spec in signature.inputs if spec.is_guessed)
 
 
@@ -361,12 +364,12 @@ def run(job: DeliverJob) -> DeliverResult:
     """
     # What forward imports is looked for when it runs.
     with searched(job.search_path):
-        return _deliver_made(job, take_model(job.factory, job.search_path))
+        return _deliver_model(job, take_model(job.factory, job.search_path))
 
 
-def _deliver_made(job: DeliverJob, made: Made) -> DeliverResult:
-    options = dict(made.options)
-    chosen = str(options.pop("name", "") or default_name(job.factory, unwrap(made.module))[0])
+def _deliver_model(job: DeliverJob, model: FactoryResult) -> DeliverResult:
+    options = dict(model.options)
+    chosen = str(options.pop("name", "") or default_name(job.factory, unwrap(model.module))[0])
     module = sys.modules.get(job.factory.partition(":")[0])
     file = getattr(module, "__file__", None)
     lineage = options.pop("lineage", None) or lineage_from_git(
@@ -375,12 +378,12 @@ def _deliver_made(job: DeliverJob, made: Made) -> DeliverResult:
     created = lineage.created or datetime.now(UTC).isoformat(timespec="seconds")
     ranges = {**(options.pop("ranges", None) or {}), **job.ranges}
     result = deliver(
-        made.module, made.inputs, job.folder, name=job.name or chosen,
+        model.module, model.inputs, job.folder, name=job.name or chosen,
         example_kwargs=options.pop("keywords", None), ranges=cast(Ranges, ranges),
         lineage=replace(lineage, created=created), **options,
     )  # fmt: skip
-    told = (_NO_REMOTE,) if lineage.commit and not lineage.repository else ()
-    return replace(result, notes=(*result.notes, *told))
+    notes = (_NO_REMOTE,) if lineage.commit and not lineage.repository else ()
+    return replace(result, notes=(*result.notes, *notes))
 
 
 _NO_REMOTE = (

@@ -31,18 +31,27 @@ from handoff.artifacts.errors import (
     NotCapturable,
     error_from_record,
 )
-from handoff.tasks.deliver.capture.calls import Call, Tensors, described
-from handoff.tasks.deliver.capture.failures import Failure, describe_detour, describe_fixing
-from handoff.tasks.deliver.capture.lines import Line, line_of_trace, one_line, written_line
-from handoff.tasks.deliver.capture.methods import CAPTURE_METHODS, Captured, CaptureMethod, Request
-from handoff.tasks.deliver.datasets import NOTHING, Datasets, Evaluation
+from handoff.tasks.deliver.capture.calls import Call, Tensors, format_tensor
+from handoff.tasks.deliver.capture.failures import (
+    Failure,
+    describe_fallback,
+    describe_static_shapes,
+)
+from handoff.tasks.deliver.capture.lines import Line, last_trace_line, one_line, written_line
+from handoff.tasks.deliver.capture.methods import (
+    CAPTURE_METHODS,
+    CapturedGraph,
+    CaptureMethod,
+    CaptureRequest,
+)
+from handoff.tasks.deliver.datasets import NO_DATASETS, Datasets, Evaluation
 from handoff.tasks.deliver.golden import (
     GoldenCase,
     Goldens,
-    agree,
-    changed_places,
-    shapes_of,
-    undisturbed,
+    changed_indices,
+    evaluation_mode,
+    format_shapes,
+    outputs_agree,
 )
 from handoff.tasks.deliver.messages import DeliverResult
 from handoff.tasks.intake.loading import read_delivery
@@ -51,7 +60,7 @@ from handoff.tasks.verify.float64 import flat_tensors
 
 
 @dataclass(frozen=True)
-class Work:
+class DeliveryBuilder:
     """What is being delivered where, and why it hasn't gone well so far."""
 
     module: nn.Module
@@ -59,19 +68,19 @@ class Work:
     goldens: Goldens
     folder: Path
     failures: list[Failure] = field(default_factory=list)
-    datasets: Datasets = NOTHING
+    datasets: Datasets = NO_DATASETS
 
     def build(self, contract: DeliveryContract) -> DeliverResult | None:
         """Write the delivery by the first method whose result is right when it is read back."""
         for method in CAPTURE_METHODS:
-            with undisturbed(self.module):
-                written = self._go(method, contract)
-            if written is not None:
-                detour = describe_detour(method.name, self.failures)
-                return replace(written, notes=(*written.notes, *self.goldens.notes, *detour))
+            with evaluation_mode(self.module):
+                result = self._try_method(method, contract)
+            if result is not None:
+                detour = describe_fallback(method.name, self.failures)
+                return replace(result, notes=(*result.notes, *self.goldens.notes, *detour))
         return None
 
-    def build_fixed(self, contract: DeliveryContract) -> DeliverResult | None:
+    def build_static(self, contract: DeliveryContract) -> DeliverResult | None:
         """Write the delivery for the example's sizes alone, where no capture holds for others."""
         example, *_ = self.goldens.cases
         specs = tuple(
@@ -79,77 +88,80 @@ class Work:
             for spec, tensor in zip(contract.inputs, example.inputs, strict=True)
         )
         shapes = {name: t.shape for name, t in zip(self.call.names, example.inputs, strict=True)}
-        datasets = self.datasets.of_shapes(shapes)
+        datasets = self.datasets.filter_by_shapes(shapes)
         goldens = replace(self.goldens, cases=(example,))
-        alone = replace(self, goldens=goldens, failures=[], datasets=datasets)
+        builder = replace(self, goldens=goldens, failures=[], datasets=datasets)
         metric = contract.metric if datasets.evaluation else None
-        result = alone.build(replace(contract, inputs=specs, dimensions={}, metric=metric))
+        result = builder.build(replace(contract, inputs=specs, dimensions={}, metric=metric))
         if result is None:
             return None
-        note = describe_fixing(contract, example.inputs, self.failures)
+        note = describe_static_shapes(contract, example.inputs, self.failures)
         return replace(result, notes=(note, *result.notes))
 
-    def _go(self, method: CaptureMethod, contract: DeliveryContract) -> DeliverResult | None:
+    def _try_method(
+        self, method: CaptureMethod, contract: DeliveryContract
+    ) -> DeliverResult | None:
         """Try one method; note why it leads nowhere, where it does."""
         try:
             example = self.goldens.cases[0]
             rows = example.inputs if contract.draw == "examples" else None
             captured = method.capture(
-                Request(self.module, self.call, contract.signature, example.left_out, rows)
+                CaptureRequest(self.module, self.call, contract.signature, example.left_out, rows)
             )
-        except Exception as error:  # noqa: BLE001 - told below, or beside the method that went well
+        except Exception as error:  # noqa: BLE001 - reported if no method goes well, or beside it
             self.failures.append(Failure(method.name, error, captured=False))
             return None
         try:
             return self._write_checked(captured, contract, method.name)
         except HandoffError as error:
-            told = _in_their_words(error, captured, self.folder)
-            self.failures.append(Failure(method.name, told, captured=True))
+            refusal = _rephrase_for_author(error, captured, self.folder)
+            self.failures.append(Failure(method.name, refusal, captured=True))
             shutil.rmtree(self.folder, ignore_errors=True)
             return None
 
     def _write_checked(
-        self, captured: Captured, contract: DeliveryContract, method: str
+        self, captured: CapturedGraph, contract: DeliveryContract, method: str
     ) -> DeliverResult:
         narrowed = _narrow(contract, captured, method)
-        kept = [_keep(c, contract.signature, captured.inputs) for c in self.goldens.cases]
-        for case in kept:
+        cases = [_select_inputs(c, contract.signature, captured.inputs) for c in self.goldens.cases]
+        for case in cases:
             _require_same(captured.module, case, "the captured graph")
-        left_out = (*captured.notes, *self._left_behind(captured, kept[0]))
+        left_out = (*captured.notes, *self._describe_omissions(captured, cases[0]))
         narrowed = replace(narrowed, left_out=left_out)
-        _write(captured, narrowed, kept, self.folder)
+        _write(captured, narrowed, cases, self.folder)
         write_calibration(self.datasets.calibration, narrowed, self.folder)
         if self.datasets.evaluation:
             write_evaluation(self.datasets.evaluation, narrowed, self.folder)
-        own = own_namespaces(captured.module.graph.nodes)
-        loaded = read_delivery(self.folder, BUILT_IN | own)
-        for case in kept:
+        namespaces = own_namespaces(captured.module.graph.nodes)
+        loaded = read_delivery(self.folder, BUILT_IN | namespaces)
+        for case in cases:
             _require_same(loaded.module, case, "what was written")
-        note = (
-            f"calls operators of {', '.join(sorted(own))}: the recipe has to name their extension"
-        )
-        return DeliverResult(self.folder, narrowed, (*left_out, *([note] if own else [])))
+        names = ", ".join(sorted(namespaces))
+        note = f"calls operators of {names}: the recipe has to name their extension"
+        return DeliverResult(self.folder, narrowed, (*left_out, *([note] if namespaces else [])))
 
-    def _left_behind(self, captured: Captured, example: GoldenCase) -> Iterator[str]:
-        """Tell which outputs were losses, and which inputs the graph doesn't change any more."""
+    def _describe_omissions(self, captured: CapturedGraph, example: GoldenCase) -> Iterator[str]:
+        """Yield which outputs were losses, and which inputs the graph doesn't change any more."""
         for path in self.goldens.structure.losses:
             yield f"left out: the output {path or 'of forward'}, which was a loss"
-        given = tuple(tensor.clone() for tensor in example.inputs)
-        captured.module(*given)
-        changes = {captured.inputs[place] for place in changed_places(example.inputs, given)}
-        for place in self.goldens.cases[0].changed:
-            name = self.call.names[place]
+        inputs = tuple(tensor.clone() for tensor in example.inputs)
+        captured.module(*inputs)
+        changes = {captured.inputs[index] for index in changed_indices(example.inputs, inputs)}
+        for index in self.goldens.cases[0].changed:
+            name = self.call.names[index]
             if name in captured.inputs and name not in changes:
                 yield f"left out: the change of the input {name} in place, which forward makes"
 
 
-_OF_THEIR_OWN = (
+_CUSTOM_OPERATOR = (
     "Write that line with torch's operators; an operator of your own has to be registered, and "
     "its extension named in the recipe"
 )
 
 
-def _in_their_words(error: HandoffError, captured: Captured, folder: Path) -> HandoffError:
+def _rephrase_for_author(
+    error: HandoffError, captured: CapturedGraph, folder: Path
+) -> HandoffError:
     """Return what the intake says of the folder as it is said to whoever wrote the model.
 
     That is with the forward's line in place of the one of module.py, which nobody has seen, and
@@ -159,24 +171,24 @@ def _in_their_words(error: HandoffError, captured: Captured, folder: Path) -> Ha
     if type(error) is DeliveryUnreadable:
         record["class"] = NotCapturable.__name__
     if "'handoff deliver'" in record["remedy"]:
-        record["remedy"] = _OF_THEIR_OWN
+        record["remedy"] = _CUSTOM_OPERATOR
     file, _, number = record["where"].partition(":")
     if file == "module.py" and number.isdecimal() and (folder / file).is_file():
         line = (folder / file).read_text(encoding="utf-8").splitlines()[int(number) - 1]
-        named = line.partition(" = ")[0].strip()
-        lines = [_line_of(node) for node in captured.module.graph.nodes if node.name == named]
-        record["where"] = next((written_line(one) for one in lines if one), record["where"])
+        name = line.partition(" = ")[0].strip()
+        lines = [_source_line(node) for node in captured.module.graph.nodes if node.name == name]
+        record["where"] = next((written_line(found) for found in lines if found), record["where"])
     return error_from_record(record)
 
 
-def _line_of(node: torch.fx.Node) -> Line | None:
-    return node.meta.get("source") or line_of_trace(node.meta.get("stack_trace") or "")
+def _source_line(node: torch.fx.Node) -> Line | None:
+    return node.meta.get("source") or last_trace_line(node.meta.get("stack_trace") or "")
 
 
-def _narrow(contract: DeliveryContract, captured: Captured, method: str) -> DeliveryContract:
+def _narrow(contract: DeliveryContract, captured: CapturedGraph, method: str) -> DeliveryContract:
     """Return the contract of what was captured: its inputs alone, and their dimensions."""
-    kept = [place for place, spec in enumerate(contract.inputs) if spec.name in captured.inputs]
-    inputs = tuple(contract.inputs[place] for place in kept)
+    indices = [index for index, spec in enumerate(contract.inputs) if spec.name in captured.inputs]
+    inputs = tuple(contract.inputs[index] for index in indices)
     used = {axis for spec in inputs for axis in spec.shape}
     paths = contract.structure.inputs
     return replace(
@@ -184,13 +196,15 @@ def _narrow(contract: DeliveryContract, captured: Captured, method: str) -> Deli
         model=replace(contract.model, captured_by=method),
         inputs=inputs,
         structure=replace(
-            contract.structure, inputs=tuple(paths[place] for place in kept) if paths else ()
+            contract.structure, inputs=tuple(paths[index] for index in indices) if paths else ()
         ),
         dimensions={name: d for name, d in contract.dimensions.items() if name in used},
     )
 
 
-def _keep(case: GoldenCase, signature: ModelSignature, names: tuple[str, ...]) -> GoldenCase:
+def _select_inputs(
+    case: GoldenCase, signature: ModelSignature, names: tuple[str, ...]
+) -> GoldenCase:
     pairs = zip(signature.inputs, case.inputs, strict=True)
     return replace(case, inputs=tuple(tensor for spec, tensor in pairs if spec.name in names))
 
@@ -198,27 +212,28 @@ def _keep(case: GoldenCase, signature: ModelSignature, names: tuple[str, ...]) -
 def _require_same(module: nn.Module, case: GoldenCase, what: str) -> None:
     try:
         outputs = flat_tensors(module(*[tensor.clone() for tensor in case.inputs]))
-        got = _difference(outputs, case.outputs)
+        got = _describe_difference(outputs, case.outputs)
     except Exception as error:  # noqa: BLE001 - it is reported as what was got
         outputs, got = (), one_line(error)
-    if not agree(outputs, case.outputs):
+    if not outputs_agree(outputs, case.outputs):
         raise DeliveryUnsound(
             f"{what} computes something else than the model",
-            expected=f"the model's own outputs for inputs of the shapes {shapes_of(case.inputs)}",
+            expected=f"the model's own outputs for inputs of the shapes "
+            f"{format_shapes(case.inputs)}",
             got=got,
             remedy="Forward decides something by a value or a size, which the capture has fixed: "
             "use torch.where, and x.shape in place of a number; or declare dynamic={}",
         )
 
 
-def _difference(outputs: Tensors, wanted: Tensors) -> str:
-    """Return what tells the outputs from those that were wanted: dtypes and shapes, or values."""
-    got, asked = (", ".join(map(described, tensors)) for tensors in (outputs, wanted))
-    return f"outputs {got} in place of {asked}" if got != asked else "other values"
+def _describe_difference(outputs: Tensors, expected: Tensors) -> str:
+    """Return how the outputs differ from those expected: in dtypes and shapes, or in values."""
+    got, want = (", ".join(map(format_tensor, tensors)) for tensors in (outputs, expected))
+    return f"outputs {got} in place of {want}" if got != want else "other values"
 
 
 def _write(
-    captured: Captured, contract: DeliveryContract, cases: list[GoldenCase], folder: Path
+    captured: CapturedGraph, contract: DeliveryContract, cases: list[GoldenCase], folder: Path
 ) -> None:
     # torch writes the paths of the .pt files as they were given to it, and warns of modules that
     # it pickles: a clean relative name keeps the training side's own paths out of the delivery.
@@ -287,7 +302,7 @@ def write_sources(module: torch.fx.GraphModule, folder: Path) -> None:
     """Write `sources.json`: for each node of the graph its `file.py:line`, where that is known."""
     lines = {}
     for node in module.graph.nodes:
-        line = _line_of(node)
+        line = _source_line(node)
         if line is not None and node.op.startswith("call_"):
             lines[node.name] = written_line(line)
     text = json.dumps(lines, indent=0, sort_keys=True) + "\n"

@@ -7,16 +7,16 @@ from handoff.tasks.intake.loading import LoadedDelivery
 from handoff.tasks.optimize.passes.base import Calibration
 from handoff.tasks.verify.inputs.plan import plan_cases
 
-_MORE = "deliver(..., calibration=batches) brings more"
+_CALIBRATION_HINT = "deliver(..., calibration=batches) brings more"
 
 
 def calibration_of(delivery: LoadedDelivery) -> Calibration:
     """Return the batches that show best what is served, with a word on whose they are."""
     if delivery.calibration:
-        told = f"ranges of {len(delivery.calibration)} batches of {CALIBRATION_FILE}"
-        return Calibration(delivery.calibration, told)
+        source = f"ranges of {len(delivery.calibration)} batches of {CALIBRATION_FILE}"
+        return Calibration(delivery.calibration, source)
     if delivery.cases:
-        told = f"ranges of the {len(delivery.cases)} examples alone: {_MORE}"
-        return Calibration([case.inputs for case in delivery.cases], told)
+        source = f"ranges of the {len(delivery.cases)} examples alone: {_CALIBRATION_HINT}"
+        return Calibration([case.inputs for case in delivery.cases], source)
     case, *_ = plan_cases(delivery.contract.signature, seeds=1)
-    return Calibration([delivery.draw(case)], f"ranges of random inputs alone: {_MORE}")
+    return Calibration([delivery.draw(case)], f"ranges of random inputs alone: {_CALIBRATION_HINT}")

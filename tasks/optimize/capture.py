@@ -12,12 +12,12 @@ import torch.fx
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
-import handoff.tasks.optimize.kernels  # noqa: F401 - it registers what torch.export isn't told of some operators
+import handoff.tasks.optimize.kernels  # noqa: F401 - it registers the fake kernels that some operators lack
 from handoff.artifacts.delivery.contract import NO_STRUCTURE, Structure
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.errors import DeliveryUnsound, EnvironmentLacking
 from handoff.tasks.deliver.capture.failures import note_size_decision, obstacle_of
-from handoff.tasks.deliver.capture.lines import Line, place_of, text_of, written_line
+from handoff.tasks.deliver.capture.lines import Line, place_of, quote_line, written_line
 from handoff.tasks.deliver.multiples import declaration
 from handoff.tasks.optimize.ranges import dimension_of
 from handoff.tasks.verify.inputs.plan import CaseSpec, draw_inputs
@@ -61,7 +61,7 @@ def capture(
 def inputs_to_trace(
     signature: ModelSignature, rows: Sequence[torch.Tensor] | None = None
 ) -> tuple[torch.Tensor, ...]:
-    """Return inputs whose sizes can be told apart and are no special case.
+    """Return inputs whose sizes are all different and no special case.
 
     They, and `rows`, are of the signature's shapes and dtypes: dynamic sizes are 6, 7 and so on,
     where their limits let them be.
@@ -74,7 +74,7 @@ def inputs_to_trace(
 
 
 def dynamic_shapes(signature: ModelSignature) -> tuple[dict[int, Dim], ...]:
-    """Return for each input which axes are dynamic, as `torch.export` wants to be told."""
+    """Return for each input which axes are dynamic, as `torch.export` takes it."""
     dims = {
         name: _dim(name, limits)
         for name, limits in signature.dimensions.items()
@@ -108,35 +108,35 @@ def export(
 ) -> ExportedProgram:
     """Return `module` exported with these arguments; raise as `capture` does."""
 
-    def go(*, strict: bool) -> ExportedProgram:
+    def run_export(*, strict: bool) -> ExportedProgram:
         with torch.no_grad():
             return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=strict)
 
     try:
-        return go(strict=strict)
+        return run_export(strict=strict)
     except Exception as error:
-        note_size_decision(error, partial(go, strict=False))
-        raise _cant_capture(module, signature, error) from error
+        note_size_decision(error, partial(run_export, strict=False))
+        raise _capture_error(module, signature, error) from error
 
 
-def _cant_capture(
+def _capture_error(
     module: torch.nn.Module, signature: ModelSignature, error: Exception
 ) -> DeliveryUnsound:
     obstacle = obstacle_of(error)
     nodes = module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ()
-    places = [place_of(node) for node in nodes if node.name == obstacle.node]
-    places += [written_line(obstacle.line)] if obstacle.line else []
-    recurrent = _recurrent(module)
-    where = next(iter(places), recurrent)
+    locations = [place_of(node) for node in nodes if node.name == obstacle.node]
+    locations += [written_line(obstacle.line)] if obstacle.line else []
+    recurrent = _first_recurrent_layer(module)
+    where = next(iter(locations), recurrent)
     if not obstacle.what:
-        computed = _conditions(error)
-        named = [f"{name} {d}" for name, d in signature.dimensions.items()]
-        usual = _COMPUTED_SIZES if computed else _FIXED_SIZE
+        guards = _describe_guards(error)
+        declared = [f"{name} {d}" for name, d in signature.dimensions.items()]
+        default = _COMPUTED_SIZES if guards else _FIXED_SIZE
         return DeliveryUnsound(
             "the model can't be captured for the sizes that the delivery declares",
-            expected=f"a graph that holds for {', '.join(named) or 'the declared shapes'}",
-            got=computed or _fixed_by(error, obstacle.line) or reason_of(error),
-            remedy=_STEPS if recurrent else _suggested_multiples(error, signature) or usual,
+            expected=f"a graph that holds for {', '.join(declared) or 'the declared shapes'}",
+            got=guards or _describe_specialization(error, obstacle.line) or reason_of(error),
+            remedy=_STEPS if recurrent else _suggest_multiples(error, signature) or default,
             where=where,
         )
     return DeliveryUnsound(
@@ -164,7 +164,7 @@ _COMPUTED_SIZES = (
 )
 
 
-def _recurrent(module: torch.nn.Module) -> str:
+def _first_recurrent_layer(module: torch.nn.Module) -> str:
     """Return the place of a graph's first recurrent layer; '' where it has none."""
     if not isinstance(module, torch.fx.GraphModule):
         return ""
@@ -173,7 +173,7 @@ def _recurrent(module: torch.nn.Module) -> str:
     return next((place_of(node) for node in nodes if node.target in layers), "")
 
 
-def _conditions(error: Exception) -> str:
+def _describe_guards(error: Exception) -> str:
     """Return which dimensions torch makes a condition on that it can't show to hold; else ''."""
     found = re.findall(r"Not all values of (\S+) = .*? satisfy the generated guard", str(error))
     names = " and ".join(dict.fromkeys(found))
@@ -184,14 +184,14 @@ def _conditions(error: Exception) -> str:
     )  # fmt: skip
 
 
-def _suggested_multiples(error: Exception, signature: ModelSignature) -> str:
+def _suggest_multiples(error: Exception, signature: ModelSignature) -> str:
     """Return what to declare where torch suggests multiples (`height = 16*_height`); else ''."""
     declared = []
     for name, number in re.findall(r"^\s*(\w+) = (\d+)\*_\w+\s*$", str(error), re.MULTILINE):
         limits = signature.dimensions.get(name)
-        left = limits.narrowed(int(number)) if limits else None
-        if left is not None:
-            declared.append(f"'{name}': {declaration(left)}")
+        narrowed = limits.narrowed(int(number)) if limits else None
+        if narrowed is not None:
+            declared.append(f"'{name}': {declaration(narrowed)}")
     if not declared:
         return ""
     return (
@@ -200,14 +200,14 @@ def _suggested_multiples(error: Exception, signature: ModelSignature) -> str:
     )
 
 
-def _fixed_by(error: Exception, line: Line | None) -> str:
+def _describe_specialization(error: Exception, line: Line | None) -> str:
     """Return which dimensions a line fixes to one size, where that is what torch stops at.
 
     It says so at length, and names the size that it traced with, which is nobody's.
     """
     found = re.findall(r"You marked (\S+) as dynamic but your code specialized it", str(error))
     names = " and ".join(dict.fromkeys(found))
-    return f"{text_of(line)}it works for one size of {names} only" if names else ""
+    return f"{quote_line(line)}it works for one size of {names} only" if names else ""
 
 
 _ADVICE = re.compile(
@@ -218,7 +218,7 @@ _ADVICE = re.compile(
 
 
 def reason_of(error: Exception) -> str:
-    """Return an error of torch's as one line, without what it tells those who call export."""
+    """Return an error of torch's as one line, without its advice to those who call export."""
     text = _ADVICE.sub("", str(error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:3])[:400]}"
@@ -238,8 +238,8 @@ def describe_outputs(
     specs = []
     # Not the output node's `all_input_nodes`, which name a tensor once that is given twice.
     leaves = pytree.tree_leaves(program.graph.output_node().args)
-    given = [n.meta["val"] for n in leaves if isinstance(n, torch.fx.Node)]
-    values = [value for value in given if isinstance(value, torch.Tensor)]
+    outputs = [n.meta["val"] for n in leaves if isinstance(n, torch.fx.Node)]
+    values = [value for value in outputs if isinstance(value, torch.Tensor)]
     for index, value in enumerate(values):
         shape: list[int | str] = []
         for axis, size in enumerate(value.shape):

@@ -25,7 +25,7 @@ from handoff.tasks.optimize.passes.base import (
     Pass,
     PassBroken,
     apply_pass,
-    held_tensors,
+    tensor_versions,
 )
 from handoff.tasks.optimize.programs import ExportBroken
 from handoff.tasks.verify.elements import root_mean_square, same_elements
@@ -43,12 +43,12 @@ Program = TypeVar("Program", torch.fx.GraphModule, ExportedProgram)
 def snapshot(program: Program) -> Program:
     """Return a copy of the program that shares its tensors: passes replace them, by their rules.
 
-    One that writes to them is noticed by `tasks.optimize.passes.base.held_tensors`.
+    One that writes to them is noticed by `tasks.optimize.passes.base.tensor_versions`.
     """
-    return cast(Program, _copy(program))
+    return cast(Program, _copy_program(program))
 
 
-def _copy(program: torch.fx.GraphModule | ExportedProgram) -> object:
+def _copy_program(program: torch.fx.GraphModule | ExportedProgram) -> object:
     graph = _copy_graph(program.graph)
     if isinstance(program, torch.fx.GraphModule):
         module = torch.fx.GraphModule(program, graph, program.__class__.__name__)
@@ -87,7 +87,7 @@ def compute(program: AnyProgram, inputs: Outputs) -> Outputs:
 
     `inputs` are of the program's own shapes and dtypes.
     """
-    return run_in_float64(*_callable(program, inputs))[0]
+    return run_in_float64(*_graph_and_arguments(program, inputs))[0]
 
 
 def compute_natively(program: AnyProgram, inputs: Outputs) -> Outputs:
@@ -95,7 +95,7 @@ def compute_natively(program: AnyProgram, inputs: Outputs) -> Outputs:
 
     `inputs` are of the program's own shapes and dtypes.
     """
-    module, arguments = _callable(program, inputs)
+    module, arguments = _graph_and_arguments(program, inputs)
     with torch.no_grad():
         result = module(*[tensor.clone() for tensor in arguments])
     return tuple(
@@ -103,7 +103,7 @@ def compute_natively(program: AnyProgram, inputs: Outputs) -> Outputs:
     )
 
 
-def _callable(
+def _graph_and_arguments(
     program: AnyProgram, inputs: Sequence[torch.Tensor]
 ) -> tuple[torch.fx.GraphModule, Sequence[torch.Tensor]]:
     if isinstance(program, ExportedProgram):
@@ -111,7 +111,7 @@ def _callable(
     return program, inputs
 
 
-class _Recording(Float64Interpreter):
+class _RecordingInterpreter(Float64Interpreter):
     """Keeps every node's value by its name."""
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
@@ -126,9 +126,9 @@ class _Recording(Float64Interpreter):
         return value
 
 
-def _record(program: AnyProgram, inputs: Outputs) -> dict[str, torch.Tensor]:
-    module, arguments = _callable(program, inputs)
-    recording = _Recording(module)
+def _record_values(program: AnyProgram, inputs: Outputs) -> dict[str, torch.Tensor]:
+    module, arguments = _graph_and_arguments(program, inputs)
+    recording = _RecordingInterpreter(module)
     with torch.no_grad():
         recording.run(*[t.clone() for t in arguments])
     return recording.values
@@ -140,7 +140,7 @@ def first_difference(before: AnyProgram, after: AnyProgram, inputs: Outputs, rec
     `inputs` are of the programs' own shapes and dtypes. Nodes are matched by name, which a pass
     keeps for what it doesn't make again.
     """
-    was, now = _record(before, inputs), _record(after, inputs)
+    was, now = _record_values(before, inputs), _record_values(after, inputs)
     for node in after.graph.nodes:
         if node.name not in was or node.name not in now:
             continue
@@ -161,11 +161,11 @@ def difference(new: torch.Tensor, old: torch.Tensor, recipe: Recipe) -> tuple[fl
     bound = recipe.tolerance_for(kind)
     wide_new, wide_old = new.double(), old.double()
     # A NaN on one side alone is no small difference; equal infinities are none.
-    apart = torch.where(~same_elements(new, old), (wide_new - wide_old).abs(), 0.0)
-    apart = apart.nan_to_num(nan=math.inf, posinf=math.inf)
+    distance = torch.where(~same_elements(new, old), (wide_new - wide_old).abs(), 0.0)
+    distance = distance.nan_to_num(nan=math.inf, posinf=math.inf)
     size = wide_old.abs().clamp_min(root_mean_square(wide_old[torch.isfinite(wide_old)]))
-    room = bound.atol + bound.rtol * size.nan_to_num()
-    return float(apart.max()) if old.numel() else 0.0, bool((apart > room).any())
+    allowed = bound.atol + bound.rtol * size.nan_to_num()
+    return float(distance.max()) if old.numel() else 0.0, bool((distance > allowed).any())
 
 
 Exportable = Callable[[torch.fx.GraphModule | ExportedProgram], None]
@@ -188,21 +188,21 @@ class PassCheck:
 
         `require_exportable` is called with each program that a pass modified, and raises
         `ExportBroken`. Passes that round choose by the `calibration` how, and may move the output
-        that an agreed metric is of, which `covered` tells of so many, as far as they do.
+        that an agreed metric is of, which `covered` returns for so many, as far as they do.
         """
         self._recipe = recipe
         self._inputs = inputs
         self._require_exportable = require_exportable
         self._calibration = calibration
         self.memory = ModuleMemory()
-        self._outputs = [compute(module, given) for given in inputs]
+        self._outputs = [compute(module, case) for case in inputs]
         self._covered = covered(len(self._outputs[0])) if self._outputs else None
 
     @property
     def sizes(self) -> tuple[float, ...]:
         """The root mean square of each output, at the input where that is largest."""
         return tuple(
-            max(root_mean_square(_finite(tensor)) for tensor in outputs)
+            max(root_mean_square(_finite_values(tensor)) for tensor in outputs)
             for outputs in zip(*self._outputs, strict=True)
         )
 
@@ -221,7 +221,7 @@ class PassCheck:
         except Exception as error:
             # What an earlier pass left is no program in torch's eyes.
             raise ExportBroken(f"{type(error).__name__}: {first_line(error)}") from error
-        held = held_tensors(before)
+        versions = tensor_versions(before)
         try:
             return program, self._apply(choice, chosen, before, program)
         except ExportBroken as broken:
@@ -231,7 +231,7 @@ class PassCheck:
             if self._recipe.refuses_broken_passes:
                 raise
             why, refusal = f"{error.what}: {error.got}", error
-        if held_tensors(before) != held:
+        if tensor_versions(before) != versions:
             # It wrote to weights, of which there is no second copy to go back to.
             raise refusal
         effect = PassEffect(
@@ -243,7 +243,7 @@ class PassCheck:
     def _apply(
         self, choice: PassChoice, chosen: Pass[Any], before: Program, program: Program
     ) -> PassEffect:
-        with _failures_told(chosen, "a pass that ends"):
+        with _refuse_on_failure(chosen, "a pass that ends"):
             chosen.observe(self._inputs, self._recipe)
             chosen.calibrate(self._calibration)
             modified = apply_pass(chosen, program)
@@ -251,11 +251,11 @@ class PassCheck:
         if modified:
             self._require_exportable(program)
             run = compute_natively if chosen.rounds else compute
-            with _failures_told(chosen, "a program that runs as before"):
+            with _refuse_on_failure(chosen, "a program that runs as before"):
                 outputs = [run(program, inputs) for inputs in self._inputs]
-            for place, after in enumerate(outputs):
-                apart = self._compare(choice, chosen, place, after, (before, program))
-                largest = max(largest, apart)
+            for case_index, after in enumerate(outputs):
+                distance = self._compare(choice, chosen, case_index, after, (before, program))
+                largest = max(largest, distance)
             if chosen.rounds:
                 # The next pass is compared with what its casts make of float64.
                 outputs = [compute(program, inputs) for inputs in self._inputs]
@@ -270,12 +270,12 @@ class PassCheck:
         self,
         choice: PassChoice,
         chosen: Pass[Any],
-        place: int,
+        case_index: int,
         after: Outputs,
         programs: tuple[Program, Program],
     ) -> float:
         """Return the largest difference on one of the inputs; refuse one that is too large."""
-        expected = self._outputs[place]
+        expected = self._outputs[case_index]
         shapes = [[list(tensor.shape) for tensor in outputs] for outputs in (expected, after)]
         if shapes[0] != shapes[1]:
             raise _refusal(chosen, f"outputs of the shapes {shapes[0]}", f"{shapes[1]}")
@@ -283,25 +283,25 @@ class PassCheck:
         for index, (old, new) in enumerate(zip(expected, after, strict=True)):
             if old.is_contiguous() and not new.is_contiguous():
                 # A client may read its memory without looking at strides.
-                wanted = f"output {index} contiguous as before"
-                raise _refusal(chosen, wanted, f"the strides {new.stride()}")
-            apart, is_outside = difference(new, old, self._recipe)
-            largest = max(largest, apart)
+                want = f"output {index} contiguous as before"
+                raise _refusal(chosen, want, f"the strides {new.stride()}")
+            distance, is_outside = difference(new, old, self._recipe)
+            largest = max(largest, distance)
             is_agreed = choice.intended or (chosen.rounds and index == self._covered)
             if is_outside and not is_agreed:
                 bound = self._recipe.tolerance_for("float32")
-                where = first_difference(*programs, self._inputs[place], self._recipe)
+                where = first_difference(*programs, self._inputs[case_index], self._recipe)
                 raise _refusal(
                     chosen,
                     f"output {index} within atol {bound.atol:g} and rtol {bound.rtol:g} of before",
-                    f"a difference of {apart:.3g} in float64"
+                    f"a difference of {distance:.3g} in float64"
                     + (f", first seen at {where}" if where else ""),
                 )
         return largest
 
 
 def covered_by_metric(recipe: Recipe, delivery: LoadedDelivery) -> Callable[[int], int | None]:
-    """Return what tells which of so many outputs an agreed metric is of; none without one.
+    """Return a function that says which of so many outputs an agreed metric is of, None for none.
 
     Raises `UsageProblem` where the recipe agrees on a metric and the delivery brings none.
     """
@@ -322,7 +322,7 @@ def require_enough_samples(recipe: Recipe, delivery: LoadedDelivery) -> None:
     """Raise `BlessingRefused` where a package that changes nothing would lack samples, too.
 
     That is known before anything is compiled. Metrics without labels are left to verification: only
-    outputs tell of how many samples those are.
+    outputs show of how many samples those are.
     """
     rule, metric = recipe.metric, delivery.contract.metric
     labels = [one.labels for one in delivery.evaluation if one.labels is not None]
@@ -343,13 +343,13 @@ def require_enough_samples(recipe: Recipe, delivery: LoadedDelivery) -> None:
     )  # fmt: skip
 
 
-def _finite(tensor: torch.Tensor) -> torch.Tensor:
+def _finite_values(tensor: torch.Tensor) -> torch.Tensor:
     finite = tensor[tensor.isfinite()]
     return (finite.abs() if finite.is_complex() else finite).double()
 
 
 @contextmanager
-def _failures_told(chosen: Pass[Any], expected: str) -> Iterator[None]:
+def _refuse_on_failure(chosen: Pass[Any], expected: str) -> Iterator[None]:
     """Refuse the pass for whatever is raised inside, other than for lack of memory."""
     try:
         yield

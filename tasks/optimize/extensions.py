@@ -19,19 +19,21 @@ from handoff.tasks.optimize.operators import allow_namespaces, registered_namesp
 from handoff.tasks.verify.metric.samples import OWN_METRICS
 
 
-def load_extension(named: str) -> None:
+def load_extension(extension: str) -> None:
     """Import the extension `module@sha256:...`, for as long as the process lives.
 
     Raises `UsageProblem` for a module that can't be imported, has another digest or none in the
     recipe, or brings nothing.
     """
-    module, _, expected = named.partition("@")
-    found = digest_extension(module)
-    if found != expected:
+    module, _, expected = extension.partition("@")
+    digest = digest_extension(module)
+    if digest != expected:
         raise UsageProblem(
             f"the extension {module} is not the code that the recipe names",
-            expected=f"the digest {expected}" if expected else f"{module}@{found}, if you trust it",
-            got=found if expected else "a name without a digest",
+            expected=f"the digest {expected}"
+            if expected
+            else f"{module}@{digest}, if you trust it",
+            got=digest if expected else "a name without a digest",
             remedy="Look at what it does, and write its digest under 'extensions' in the recipe",
         )
     before = registered_namespaces()

@@ -50,7 +50,7 @@ class ModuleMemory:
         # Both levels name their nodes alike, and mean others.
         level = "aten" if isinstance(program, ExportedProgram) else "fx"
         seen = self._seen.setdefault(level, {})
-        scopes = _scopes(program, seen)
+        scopes = _derive_scopes(program, seen)
         seen.update(scopes)
         return scopes
 
@@ -64,18 +64,18 @@ def changes_between(
     again in the same module and of the same kind is no change.
     """
     was, now = memory.scopes_of(before), memory.scopes_of(after)
-    removed = _counted(before, was, without=now)
-    added = _counted(after, now, without=was)
-    kept = removed & added
-    removed, added = removed - kept, added - kept
+    removed = _count_operators(before, was, without=now)
+    added = _count_operators(after, now, without=was)
+    unchanged = removed & added
+    removed, added = removed - unchanged, added - unchanged
     paths = dict.fromkeys(path for path, _ in [*removed, *added])
     return tuple(
-        ModuleChange(path, _kinds_in(path, removed), _kinds_in(path, added)) for path in paths
+        ModuleChange(path, _kinds_of(path, removed), _kinds_of(path, added)) for path in paths
     )
 
 
 @dataclass(frozen=True)
-class _Scoped:
+class _ScopedProgram:
     """A program, and the path of each node's module."""
 
     program: AnyProgram
@@ -92,10 +92,10 @@ def fold_evidence(
 
     No graph has more than `BOXES_AT_MOST` modules.
     """
-    both = [_Scoped(program, memory.scopes_of(program)) for program in (delivered, compiled)]
-    box_of = _boxes(both)
+    programs = [_ScopedProgram(one, memory.scopes_of(one)) for one in (delivered, compiled)]
+    box_of = _choose_boxes(programs)
     folded = tuple(replace(one, changes=_fold_changes(one.changes, box_of)) for one in effects)
-    return folded, FoldedGraphs(*(_fold(one, box_of) for one in both))
+    return folded, FoldedGraphs(*(_fold_program(scoped, box_of) for scoped in programs))
 
 
 def _fold_changes(
@@ -107,82 +107,85 @@ def _fold_changes(
         box = box_of(change.path)
         removed.setdefault(box, Counter()).update(change.removed)
         added.setdefault(box, Counter()).update(change.added)
-    folded = [ModuleChange(box, _most(removed[box]), _most(added[box])) for box in removed]
-    return tuple(folded[:_CHANGES_AT_MOST])
+    return tuple(
+        ModuleChange(box, _most_frequent(removed[box]), _most_frequent(added[box]))
+        for box in list(removed)[:_CHANGES_AT_MOST]
+    )
 
 
-def _kinds_in(path: str, counts: Counter[tuple[str, str]]) -> dict[str, int]:
+def _kinds_of(path: str, counts: Counter[tuple[str, str]]) -> dict[str, int]:
     return {kind: count for (module, kind), count in counts.items() if module == path}
 
 
-def _counted(
+def _count_operators(
     program: AnyProgram, scopes: dict[str, str], *, without: dict[str, str]
 ) -> Counter[tuple[str, str]]:
     """Count (module, kind) of the operators whose names `without` lacks."""
     new = [n for n in program.graph.nodes if _is_operator(n) and n.name not in without]
-    return Counter((scopes[node.name], _kind(program, node)) for node in new)
+    return Counter((scopes[node.name], _operator_name(program, node)) for node in new)
 
 
-def _fold(scoped: _Scoped, box_of: Callable[[str], str]) -> FoldedGraph:
+def _fold_program(scoped: _ScopedProgram, box_of: Callable[[str], str]) -> FoldedGraph:
     program, scopes = scoped.program, scoped.scopes
-    place: dict[str, int] = {}
-    held: list[Counter[str]] = []
+    index_of: dict[str, int] = {}
+    kinds: list[Counter[str]] = []
     feeds: list[set[int]] = []
-    given = set(_user_inputs(program))
-    found: dict[str, int] = {}
+    inputs = set(_user_inputs(program))
+    box_index: dict[str, int] = {}
     for node in program.graph.nodes:
-        if node.op == "placeholder" and node.name in given:
+        if node.op == "placeholder" and node.name in inputs:
             box, kind = INPUTS, node.name
         elif node.op == "output":
             box, kind = OUTPUTS, ""
         elif _is_operator(node):
-            box, kind = box_of(scopes[node.name]), _kind(program, node)
+            box, kind = box_of(scopes[node.name]), _operator_name(program, node)
         else:
             continue
-        index = place.setdefault(box, len(place))
-        if index == len(held):
-            held.append(Counter())
+        index = index_of.setdefault(box, len(index_of))
+        if index == len(kinds):
+            kinds.append(Counter())
             feeds.append(set())
         if kind:
-            held[index][kind] += 1
-        found[node.name] = index
+            kinds[index][kind] += 1
+        box_index[node.name] = index
         for source in node.all_input_nodes:
-            if found.get(source.name, index) != index:
-                feeds[found[source.name]].add(index)
+            if box_index.get(source.name, index) != index:
+                feeds[box_index[source.name]].add(index)
     modules = (
-        FoldedModule(path, _most(held[index]), tuple(sorted(feeds[index])))
-        for path, index in place.items()
+        FoldedModule(path, _most_frequent(kinds[index]), tuple(sorted(feeds[index])))
+        for path, index in index_of.items()
     )
     return FoldedGraph(len(program.graph.nodes), tuple(modules))
 
 
-def _most(counts: Counter[str]) -> dict[str, int]:
+def _most_frequent(counts: Counter[str]) -> dict[str, int]:
     """Return the most frequent kinds; the others together."""
     most = dict(counts.most_common(_KINDS_AT_MOST))
     others = sum(counts.values()) - sum(most.values())
     return most | ({"other": others} if others else {})
 
 
-def _boxes(programs: Sequence[_Scoped]) -> Callable[[str], str]:
+def _choose_boxes(programs: Sequence[_ScopedProgram]) -> Callable[[str], str]:
     """Return what gives a module's box: its path, cut where all programs have few enough."""
-    paths = [
+    paths_of_each = [
         list(dict.fromkeys(one.scopes[node.name] for node in nodes if _is_operator(node)))
         for one in programs
         for nodes in [one.program.graph.nodes]
     ]
-    deepest = max((path.count(".") + 1 for own in paths for path in own), default=1)
-    for depth in range(deepest, 0, -1):
-        if all(len({_cut(path, depth) for path in own}) <= BOXES_AT_MOST for own in paths):
-            return lambda path: _cut(path, depth)
+    depths = (path.count(".") + 1 for paths in paths_of_each for path in paths)
+    for depth in range(max(depths, default=1), 0, -1):
+        boxes_of_each = [{_truncate(path, depth) for path in paths} for paths in paths_of_each]
+        if all(len(boxes) <= BOXES_AT_MOST for boxes in boxes_of_each):
+            return lambda path: _truncate(path, depth)
     # Too many even at the top: neighbours share a box.
-    names = list(dict.fromkeys(_cut(path, 1) for own in paths for path in own))
+    names = list(dict.fromkeys(_truncate(path, 1) for paths in paths_of_each for path in paths))
     size = -(-len(names) // BOXES_AT_MOST)
     groups = [names[start : start + size] for start in range(0, len(names), size)]
     shared = {name: f"{group[0]} ... {group[-1]}" for group in groups for name in group}
-    return lambda path: shared.get(_cut(path, 1), MODEL)[:_NAME_AT_MOST]
+    return lambda path: shared.get(_truncate(path, 1), MODEL)[:_NAME_AT_MOST]
 
 
-def _cut(path: str, depth: int) -> str:
+def _truncate(path: str, depth: int) -> str:
     return ".".join(path.split(".")[:depth])[:_NAME_AT_MOST]
 
 
@@ -199,16 +202,16 @@ def _user_inputs(program: AnyProgram) -> Iterable[str]:
     return (node.name for node in program.graph.find_nodes(op="placeholder"))
 
 
-def _scopes(program: AnyProgram, seen: Mapping[str, str]) -> dict[str, str]:
-    weights = _weights(program)
+def _derive_scopes(program: AnyProgram, seen: Mapping[str, str]) -> dict[str, str]:
+    weights = _weight_owners(program)
     scopes: dict[str, str] = {}
-    place = {node.name: number for number, node in enumerate(program.graph.nodes)}
+    position = {node.name: number for number, node in enumerate(program.graph.nodes)}
     for node in program.graph.nodes:
         sources = [source.name for source in node.all_input_nodes]
         owners = [owner for name in sources if (owner := weights.get(name, ""))]
         fed_by = [name for name in sources if name in scopes and name not in weights]
         # The latest of them: what a residual connection adds to, not what it brings along.
-        fed_by.sort(key=place.__getitem__)
+        fed_by.sort(key=position.__getitem__)
         known = [scope for source in fed_by if (scope := scopes[source]) != MODEL]
         derived = _module_of(node) or (owners or known or [MODEL])[-1]
         scopes[node.name] = seen.get(node.name, derived)
@@ -224,17 +227,17 @@ def _module_of(node: torch.fx.Node) -> str:
     return path.removeprefix("L['self'].").strip(".")
 
 
-def _weights(program: AnyProgram) -> dict[str, str]:
+def _weight_owners(program: AnyProgram) -> dict[str, str]:
     """Return for each node that stands for a weight the path of the module that holds it."""
     if isinstance(program, ExportedProgram):
         signature = program.graph_signature
-        held = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     else:
-        held = {node.name: str(node.target) for node in program.graph.find_nodes(op="get_attr")}
-    return {name: path.rpartition(".")[0] for name, path in held.items()}
+        names = {node.name: str(node.target) for node in program.graph.find_nodes(op="get_attr")}
+    return {name: path.rpartition(".")[0] for name, path in names.items()}
 
 
-def _kind(program: AnyProgram, node: torch.fx.Node) -> str:
+def _operator_name(program: AnyProgram, node: torch.fx.Node) -> str:
     if node.op == "call_module" and isinstance(program, torch.fx.GraphModule):
         return type(program.get_submodule(str(node.target))).__name__
     if isinstance(node.target, str):

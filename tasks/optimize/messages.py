@@ -28,7 +28,7 @@ class OptimizeResult:
     purpose; None means the delivered module itself. `outputs` are the specs that capture found, and
     `computed_dimensions` the ranges of output sizes that are computed from the inputs'. `graphs`
     are the delivered graph and the program's, folded to be drawn. `calls` are the program's
-    operators, each with the dtypes of its tensors. `rounds` tells that a pass that rounds changed
+    operators, each with the dtypes of its tensors. `rounds` says that a pass that rounds changed
     it.
     """
 

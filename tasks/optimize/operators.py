@@ -10,7 +10,7 @@ import torch.fx
 BUILT_IN = frozenset({"aten", "prims"})
 # The namespace of `tasks.optimize.kernels`, whose operators passes put in and deliveries don't
 # bring.
-OWN = "handoff"
+OWN_NAMESPACE = "handoff"
 _allowed: set[str] = set()
 
 
@@ -37,4 +37,4 @@ def own_namespaces(nodes: Iterable[torch.fx.Node]) -> frozenset[str]:
 def registered_namespaces() -> frozenset[str]:
     """Return every namespace that has an operator in this process, without our own."""
     names = torch._C._dispatch_get_all_op_names()
-    return frozenset(name.partition("::")[0] for name in names) - {OWN}
+    return frozenset(name.partition("::")[0] for name in names) - {OWN_NAMESPACE}

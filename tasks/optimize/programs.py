@@ -31,11 +31,11 @@ def load_program(path: Path) -> ExportedProgram:
 
 
 class ExportBroken(Exception):
-    """After a pass, torch can't export the program, or can't write and read it; why is told."""
+    """After a pass, torch can't export the program, or can't write and read it; it says why."""
 
 
 def is_data_dependent(program: ExportedProgram) -> bool:
-    """Tell whether a size or a number in the graph is known only when it is computed."""
+    """Return whether a size or a number in the graph is known only when it is computed."""
     return any(unbacked_symbols(node) for node in program.graph.nodes)
 
 
@@ -56,7 +56,7 @@ def require_exportable(
 
 
 def _write_and_read(program: ExportedProgram) -> None:
-    light = ExportedProgram(
+    without_values = ExportedProgram(
         root=program.graph_module,
         graph=program.graph,
         graph_signature=program.graph_signature,
@@ -66,10 +66,10 @@ def _write_and_read(program: ExportedProgram) -> None:
         constants=_without_values(program.constants),
         verifiers=program.verifiers,
     )
-    written = io.BytesIO()
-    torch.export.save(light, written)
-    written.seek(0)
-    torch.export.load(written)
+    buffer = io.BytesIO()
+    torch.export.save(without_values, buffer)
+    buffer.seek(0)
+    torch.export.load(buffer)
 
 
 def _without_values(tensors: Mapping[str, Any]) -> dict[str, Any]:

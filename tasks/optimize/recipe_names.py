@@ -1,4 +1,4 @@
-"""Tells a recipe's wrong names and parameters before anything is started; without torch."""
+"""Refuses a recipe's wrong names and parameters before anything is started; without torch."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from handoff.artifacts.recipe.tolerance import DEFAULT_TOLERANCES
 
 
 def require_parameters(
-    name: str, declared: Mapping[str, str], forms: Mapping[str, str], given: Mapping[str, str]
+    name: str, declared: Mapping[str, str], forms: Mapping[str, str], values: Mapping[str, str]
 ) -> None:
     """Raise `UsageProblem` unless the parameters of the pass `name` are those that it takes.
 
     `declared` are all that it has, each with what it means, and `forms` regular expressions that
     their values match.
     """
-    if set(given) != set(declared):
-        raise _wrong(
-            name, f"the parameters {', '.join(declared) or '(none)'}", ", ".join(given) or "none"
+    if set(values) != set(declared):
+        raise _parameter_problem(
+            name, f"the parameters {', '.join(declared) or '(none)'}", ", ".join(values) or "none"
         )
     for parameter, form in forms.items():
-        if not re.fullmatch(form, given[parameter]):
+        if not re.fullmatch(form, values[parameter]):
             expected = f"{parameter} to be {declared[parameter]}"
-            raise _wrong(name, expected, repr(given[parameter][:60]))
+            raise _parameter_problem(name, expected, repr(values[parameter][:60]))
 
 
-def _wrong(name: str, expected: str, got: str) -> UsageProblem:
+def _parameter_problem(name: str, expected: str, got: str) -> UsageProblem:
     return UsageProblem(
         f"the pass {name} can't be set up", expected=expected, got=got,
         remedy=f"Fix its parameters in the recipe; 'handoff passes' tells what {name} takes",
@@ -43,11 +43,11 @@ def _wrong(name: str, expected: str, got: str) -> UsageProblem:
 
 _PASSES = Path(__file__).parent / "passes"
 # What an output without a name is called.
-_NUMBERED = re.compile(r"output[0-9]+")
+_UNNAMED_OUTPUT = re.compile(r"output[0-9]+")
 
 
 @dataclass(frozen=True)
-class Declared:
+class PassDeclaration:
     """What a pass says of itself: what it does, and of its parameters.
 
     Each of those has what it means, and `forms` of their values.
@@ -59,7 +59,7 @@ class Declared:
 
 
 @cache
-def declared_passes() -> Mapping[str, Declared]:
+def declared_passes() -> Mapping[str, PassDeclaration]:
     """Return our own passes by name, read off their files: to import them is to import torch.
 
     A pass says its name as `name: ClassVar[str] = "..."`, and so its `parameters` and `forms`.
@@ -67,11 +67,11 @@ def declared_passes() -> Mapping[str, Declared]:
     found = {}
     for path in _PASSES.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef) and "name" in (told := dict(_literals(node))):
-                found[told["name"]] = Declared(
+            if isinstance(node, ast.ClassDef) and "name" in (literals := dict(_literals(node))):
+                found[literals["name"]] = PassDeclaration(
                     ast.get_docstring(node) or "",
-                    told.get("parameters", {}),
-                    told.get("forms", {}),
+                    literals.get("parameters", {}),
+                    literals.get("forms", {}),
                 )
     return found
 
@@ -84,7 +84,7 @@ def _literals(declared: ast.ClassDef) -> Iterator[tuple[str, Any]]:
 
 
 def contract_in(folder: Path) -> DeliveryContract | None:
-    """Return the contract in a folder; None where it can't be read, which the first step tells."""
+    """Return the contract in a folder; None where it can't be read, as the first step reports."""
     try:
         return read_contract(folder)
     except DeliveryUnreadable:
@@ -97,7 +97,7 @@ def require_known_names(
     """Raise `UsageProblem` for a pass, its parameters or a tolerance that are mistakes in `file`.
 
     With extensions a pass may be theirs, and without the delivery's contract an output's name is
-    not known: what is let through here is told by the step that needs it.
+    not known: what is let through here is refused by the step that needs it.
     """
     try:
         _require_known_names(recipe, contract)
@@ -127,7 +127,8 @@ def _require_known_names(recipe: Recipe, contract: DeliveryContract | None) -> N
     outputs = contract.structure.output_names
     unnamed = [
         name for name in recipe.tolerance
-        if name not in DEFAULT_TOLERANCES and name not in outputs and not _NUMBERED.fullmatch(name)
+        if name not in DEFAULT_TOLERANCES and name not in outputs
+        and not _UNNAMED_OUTPUT.fullmatch(name)
     ]  # fmt: skip
     if unnamed:
         recipe.require_outputs([*outputs] or ["output0, output1 and so on"])

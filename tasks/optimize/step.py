@@ -61,27 +61,27 @@ def run(job: OptimizeJob) -> OptimizeResult:
 def _optimize(job: OptimizeJob) -> OptimizeResult:
     delivery = read_delivery(job.staging)
     chosen = [(choice, _make_pass(choice)) for choice in job.recipe.passes]
-    first = [pair for pair in chosen if pair[1].level == "fx"]
-    then = [pair for pair in chosen if pair[1].level == "aten"]
-    if chosen != first + then:
+    fx_passes = [pair for pair in chosen if pair[1].level == "fx"]
+    aten_passes = [pair for pair in chosen if pair[1].level == "aten"]
+    if chosen != fx_passes + aten_passes:
         raise UsageProblem(
             "the recipe's passes are in an order that can't be run",
             expected="the passes on the FX graph before those on the ATen graph",
             got=", ".join(f"{p.name} ({p.level})" for _, p in chosen),
-            remedy=f"Write them as {', '.join(p.name for _, p in first + then)}",
+            remedy=f"Write them as {', '.join(p.name for _, p in fx_passes + aten_passes)}",
         )
     try:
-        return _run_passes(job, delivery, first, then, is_each_exported=False)
+        return _run_passes(job, delivery, fx_passes, aten_passes, is_each_exported=False)
     except ExportBroken:
         # Once more, to find out which pass it was, and to leave that one out.
-        return _run_passes(job, delivery, first, then, is_each_exported=True)
+        return _run_passes(job, delivery, fx_passes, aten_passes, is_each_exported=True)
 
 
 def _run_passes(
     job: OptimizeJob,
     delivery: LoadedDelivery,
-    first: Sequence[ChosenPass],
-    then: Sequence[ChosenPass],
+    fx_passes: Sequence[ChosenPass],
+    aten_passes: Sequence[ChosenPass],
     *,
     is_each_exported: bool,
 ) -> OptimizeResult:
@@ -91,37 +91,41 @@ def _run_passes(
     """
     contract = delivery.contract
     module = snapshot(delivery.module)
+    cases = plan_cases(contract.signature, seeds=1)[:_CHECKED_CASES]
+    inputs = [delivery.draw(case) for case in cases]
     check = PassCheck(
-        job.recipe, _check_inputs(delivery), module, _export_check(delivery, is_each_exported),
+        job.recipe, inputs, module, _make_export_check(delivery, is_each_exported),
         calibration_of(delivery), covered=covered_by_metric(job.recipe, delivery),
     )  # fmt: skip
     effects = []
-    for choice, p in first:
+    for choice, p in fx_passes:
         module, effect = check.apply(choice, p, module)
         effects.append(effect)
-    with _passes_suspected(effects, is_each_exported):
+    with _suspect_passes(effects, is_each_exported):
         program = capture(module, contract.signature, rows=delivery.rows)
     job.folder.mkdir(parents=True, exist_ok=True)
     reference = None
     if any(effect.intended and not effect.left_out for effect in effects):
         reference = save_program(program, job.folder / REFERENCE_FILE)
-    for choice, p in then:
+    for choice, p in aten_passes:
         program, effect = check.apply(choice, p, program)
         effects.append(effect)
         if effect.intended and not effect.left_out:
-            with _passes_suspected(effects, is_each_exported):
+            with _suspect_passes(effects, is_each_exported):
                 reference = save_program(program, job.folder / REFERENCE_FILE)
     outputs, computed = describe_outputs(program, contract.signature, contract.structure)
     _require_fitting(job.recipe, outputs, check.sizes)
-    with _passes_suspected(effects, is_each_exported):
+    with _suspect_passes(effects, is_each_exported):
         saved = save_program(program, job.folder / PROGRAM_FILE)
-    told, graphs = fold_evidence(effects, delivery.module, program, check.memory)
+    folded_effects, graphs = fold_evidence(effects, delivery.module, program, check.memory)
     calls = tuple(sorted(calls_of(program)))
-    rounding = {p.name for _, p in (*first, *then) if p.rounds}
+    rounding = {p.name for _, p in (*fx_passes, *aten_passes) if p.rounds}
     rounds = any(effect.modified and effect.name in rounding for effect in effects)
     if rounds:
         require_enough_samples(job.recipe, delivery)
-    return OptimizeResult(saved, reference, outputs, computed, told, graphs, calls, rounds)
+    return OptimizeResult(
+        saved, reference, outputs, computed, folded_effects, graphs, calls, rounds
+    )
 
 
 def _require_fitting(recipe: Recipe, outputs: Sequence[TensorSpec], sizes: Sequence[float]) -> None:
@@ -132,11 +136,11 @@ def _require_fitting(recipe: Recipe, outputs: Sequence[TensorSpec], sizes: Seque
     )
 
 
-def _export_check(delivery: LoadedDelivery, is_each_exported: bool) -> Exportable:
+def _make_export_check(delivery: LoadedDelivery, is_each_exported: bool) -> Exportable:
     """Return what holds every modified program to the export; or, since that takes seconds, some.
 
     Where sizes are known only when they are computed, nearly any change can break it, and writing
-    the program doesn't tell.
+    the program doesn't show it.
     """
 
     def check(program: torch.fx.GraphModule | ExportedProgram) -> None:
@@ -148,7 +152,7 @@ def _export_check(delivery: LoadedDelivery, is_each_exported: bool) -> Exportabl
 
 
 @contextmanager
-def _passes_suspected(effects: Sequence[PassEffect], is_each_exported: bool) -> Iterator[None]:
+def _suspect_passes(effects: Sequence[PassEffect], is_each_exported: bool) -> Iterator[None]:
     """Raise `ExportBroken` for what fails inside, where a pass may be to blame for it."""
     try:
         yield
@@ -167,9 +171,3 @@ def _make_pass(choice: PassChoice) -> Pass[Any]:
             remedy="Fix the name in the recipe",
         )
     return PASSES[choice.name](choice.parameters)
-
-
-def _check_inputs(delivery: LoadedDelivery) -> list[tuple[torch.Tensor, ...]]:
-    """Return inputs of the plan at its two smallest sizes."""
-    cases = plan_cases(delivery.contract.signature, seeds=1)
-    return [delivery.draw(case) for case in cases[:_CHECKED_CASES]]

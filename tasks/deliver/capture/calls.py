@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from handoff.artifacts.delivery.contract import Structure, identifiers
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.printable import one_line as printed
+from handoff.artifacts.printable import one_line
 from handoff.tasks.deliver.capture.results import form_of
 
 Tensors = tuple[torch.Tensor, ...]
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 
 
-def described(tensor: torch.Tensor) -> str:
+def format_tensor(tensor: torch.Tensor) -> str:
     """Return the dtype and the shape of a tensor of any: `float32 [4, 16]`."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
@@ -38,16 +38,16 @@ def described(tensor: torch.Tensor) -> str:
 class Call:
     """The call of a model: the names of its tensors in order, and where each of them goes.
 
-    `leaves` are all values of the flattened arguments, with None where a tensor goes (`places`);
+    `leaves` are all values of the flattened arguments, with None where a tensor goes (`indices`);
     `paths` are the tensors' places as Python writes them: `batch['user'][0]`. `losses` are the
-    places of tensors in the result that are no outputs. `defaults` are forward's own for arguments
+    indices of tensors in the result that are no outputs. `defaults` are forward's own for arguments
     that the call doesn't give.
     """
 
     signature: inspect.Signature
     tree: pytree.TreeSpec
     leaves: tuple[object, ...]
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
     names: tuple[str, ...]
     paths: tuple[str, ...]
     fixed: tuple[str, ...]
@@ -55,32 +55,34 @@ class Call:
     defaults: Mapping[str, object] = field(default_factory=dict)
 
     @property
-    def fixed_told(self) -> tuple[str, ...]:
-        """Tell, in a line each, which arguments are fixed: to the example's values, to defaults."""
+    def fixed_notes(self) -> tuple[str, ...]:
+        """A note for each way in which arguments are fixed: to the example's values, by default."""
         defaults = {name: value for name, value in self.defaults.items() if value is not None}
         absent = [name for name, value in self.defaults.items() if value is None]
-        told = []
+        notes = []
         if self.fixed:
-            told.append(
-                f"fixed in the graph, as in the example's call: {_brief(self.fixed)}; a tensor in "
-                "its place would be an input"
+            notes.append(
+                f"fixed in the graph, as in the example's call: {_abbreviate(self.fixed)}; a "
+                "tensor in its place would be an input"
             )
         if defaults:
             values = [f"{name}={value!r}" for name, value in defaults.items()]
-            told.append(
-                f"fixed in the graph, as forward's defaults: {_brief(values)}; give another value, "
-                "or a tensor that becomes an input, in the factory's option 'keywords' "
+            notes.append(
+                f"fixed in the graph, as forward's defaults: {_abbreviate(values)}; give another "
+                "value, or a tensor that becomes an input, in the factory's option 'keywords' "
                 "(example_kwargs of handoff.deliver)"
             )
         if absent:
-            told.append(f"no inputs, because the example's call leaves them None: {_brief(absent)}")
-        return tuple(map(printed, told))
+            notes.append(
+                f"no inputs, because the example's call leaves them None: {_abbreviate(absent)}"
+            )
+        return tuple(map(one_line, notes))
 
     def bind(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the positional and keyword arguments that hold `values`, one for each name."""
         leaves = list(self.leaves)
-        for place, value in zip(self.places, values, strict=True):
-            leaves[place] = value
+        for index, value in zip(self.indices, values, strict=True):
+            leaves[index] = value
         arguments = pytree.tree_unflatten(leaves, self.tree)
         bound = inspect.BoundArguments(self.signature, arguments)
         return bound.args, bound.kwargs
@@ -90,9 +92,9 @@ class Call:
 
         They may be of any shapes and dtypes, one for each name.
         """
-        return self.run_on(module, tuple(tensor.clone() for tensor in tensors))
+        return self.run_in_place(module, tuple(tensor.clone() for tensor in tensors))
 
-    def run_on(self, module: nn.Module, tensors: Tensors) -> object:
+    def run_in_place(self, module: nn.Module, tensors: Tensors) -> object:
         """Return what `module` gives for `tensors`, which it may change.
 
         They may be of any shapes and dtypes, one for each name.
@@ -106,19 +108,19 @@ class Call:
         While it is traced, proxies stand for tensors.
         """
         leaves = [leaf for leaf in pytree.tree_leaves(result) if not isinstance(leaf, _PLAIN)]
-        kept = self.outputs_of(leaves)
-        return kept[0] if len(kept) == 1 else tuple(kept)
+        outputs = self.select_outputs(leaves)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    def outputs_of(self, tensors: Sequence[_T]) -> tuple[_T, ...]:
+    def select_outputs(self, tensors: Sequence[_T]) -> tuple[_T, ...]:
         """Return those of a result's tensors, in their order, that are outputs."""
-        return tuple(one for place, one in enumerate(tensors) if place not in self.losses)
+        return tuple(one for index, one in enumerate(tensors) if index not in self.losses)
 
 
 _MOST_NAMED = 8
 _LONGEST_VALUE = 60
 
 
-def _brief(values: Sequence[str]) -> str:
+def _abbreviate(values: Sequence[str]) -> str:
     shown = [
         one if len(one) <= _LONGEST_VALUE else one[: _LONGEST_VALUE - 3] + "..." for one in values
     ]
@@ -149,18 +151,18 @@ def describe_call(
         ) from error
     arguments = dict(bound.arguments)
     register_dataclasses(arguments)
-    entries = [entry for name in arguments for entry in _entries(name, arguments[name])]
+    entries = [entry for name in arguments for entry in _named_leaves(name, arguments[name])]
     leaves, tree = pytree.tree_flatten(arguments)
     paths = [path for path, _ in entries]
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    _require_plain(paths, leaves, places)
+    indices = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    _require_plain(paths, leaves, indices)
     call = Call(
         signature=signature,
         tree=tree,
-        leaves=tuple(None if place in places else leaf for place, leaf in enumerate(leaves)),
-        places=tuple(places),
-        names=identifiers([paths[place] for place in places]),
-        paths=tuple(paths[place] for place in places),
+        leaves=tuple(None if index in indices else leaf for index, leaf in enumerate(leaves)),
+        indices=tuple(indices),
+        names=identifiers([paths[index] for index in indices]),
+        paths=tuple(paths[index] for index in indices),
         fixed=tuple(
             f"{path} = {leaf!r}" for path, leaf in zip(paths, leaves, strict=True)
             if not isinstance(leaf, torch.Tensor) and leaf is not None
@@ -173,7 +175,7 @@ def describe_call(
     return call, tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
-def _as_tensor(path: str, leaf: object) -> str:
+def _suggest_conversion(path: str, leaf: object) -> str:
     library = type(leaf).__module__.partition(".")[0]
     if library == "numpy":
         return f"Pass torch.from_numpy({path})"
@@ -182,16 +184,16 @@ def _as_tensor(path: str, leaf: object) -> str:
     return f"Pass its contents: dict({path}) if it is a mapping, or a dataclass"
 
 
-def _require_plain(paths: list[str], leaves: list[object], places: list[int]) -> None:
+def _require_plain(paths: list[str], leaves: list[object], indices: list[int]) -> None:
     for path, leaf in zip(paths, leaves, strict=True):
         if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
             raise UsageProblem(
                 f"the example input {path} can't be delivered",
                 expected="tensors, numbers and text in tuples, lists, dictionaries or dataclasses",
                 got=f"{type(leaf).__module__}.{type(leaf).__name__}",
-                remedy=_as_tensor(path, leaf),
+                remedy=_suggest_conversion(path, leaf),
             )
-    if not places:
+    if not indices:
         raise UsageProblem(
             "the example inputs hold no tensor", expected="at least one tensor",
             got=", ".join(type(leaf).__name__ for leaf in leaves) or "none",
@@ -199,14 +201,14 @@ def _require_plain(paths: list[str], leaves: list[object], places: list[int]) ->
         )  # fmt: skip
 
 
-def _entries(name: str, value: object) -> list[tuple[str, object]]:
+def _named_leaves(name: str, value: object) -> list[tuple[str, object]]:
     """Return each leaf in `value` with its path as Python writes it, beginning with `name`."""
     try:
         entries, _ = pytree.tree_flatten_with_path(value)
     except ValueError:
         # A class that was registered without keys, as Hugging Face's outputs are: by number.
         leaves = pytree.tree_leaves(value)
-        return [(f"{name}[{place}]", leaf) for place, leaf in enumerate(leaves)]
+        return [(f"{name}[{index}]", leaf) for index, leaf in enumerate(leaves)]
     return [(f"{name}{pytree.keystr(path)}", leaf) for path, leaf in entries]
 
 
@@ -216,7 +218,7 @@ def describe_structure(call: Call, result: object) -> Structure:
     Raises `UsageProblem` where the result holds something that no package can give.
     """
     register_dataclasses(result)
-    entries = _entries("", result)
+    entries = _named_leaves("", result)
     for path, leaf in entries:
         if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
             raise UsageProblem(
@@ -225,14 +227,14 @@ def describe_structure(call: Call, result: object) -> Structure:
                 got=_full_name(type(leaf)), remedy="Return its contents from forward",
             )  # fmt: skip
     tensors = [path for path, leaf in entries if isinstance(leaf, torch.Tensor)]
-    outputs = call.outputs_of(tensors)
-    one_by_one = outputs in (("",), tuple(f"[{place}]" for place in range(len(outputs))))
+    outputs = call.select_outputs(tensors)
+    one_by_one = outputs in (("",), tuple(f"[{index}]" for index in range(len(outputs))))
     form = form_of(result, call.losses)
     return Structure(
         inputs=() if call.names == call.paths else call.paths,
         outputs=() if one_by_one else outputs,
         fixed=call.fixed,
-        losses=tuple(tensors[place] for place in call.losses),
+        losses=tuple(tensors[index] for index in call.losses),
         result="" if form is None or form.is_flat else str(form),
     )
 

@@ -21,26 +21,31 @@ from handoff.artifacts.errors import (
     HandoffError,
     NotCapturable,
 )
-from handoff.tasks.deliver.capture.kinds import UNKNOWN, causes, kind_of, whole_of
+from handoff.tasks.deliver.capture.kinds import (
+    UNKNOWN,
+    classify_failure,
+    exception_chain,
+    find_known_cause,
+)
 from handoff.tasks.deliver.capture.lines import (
     Line,
-    is_outside,
-    is_theirs,
-    line_outside,
-    line_that_calls,
-    lines_of_trace,
+    current_user_line,
+    find_calling_line,
+    is_outside_capture,
+    is_user_code,
     one_line,
-    text_of,
+    parse_trace_lines,
+    quote_line,
 )
 
 # Torch writes the forward's lines below one of these, the innermost one last.
-_NAMED = re.compile(
+_USER_CODE_HEADER = re.compile(
     r"^(?:from user code:|The following call raised this error:|Original traceback:)$", re.MULTILINE
 )
-_NODE = re.compile(r"^While executing %(\w+) :", re.MULTILINE)
+_FAILING_NODE = re.compile(r"^While executing %(\w+) :", re.MULTILINE)
 
 
-class _SizeDecisions(logging.Handler):
+class _SizeGuardHandler(logging.Handler):
     """Notes the line at which a forward decides something by a size, when torch logs that."""
 
     def __init__(self) -> None:
@@ -49,7 +54,7 @@ class _SizeDecisions(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if self.first is None and record.getMessage().startswith("eval Eq("):
-            self.first = line_outside()
+            self.first = current_user_line()
 
 
 def note_size_decision(error: Exception, export: Callable[[], object]) -> None:
@@ -59,18 +64,21 @@ def note_size_decision(error: Exception, export: Callable[[], object]) -> None:
     """
     if "Constraints violated" not in str(error):
         return
-    logger, noting = logging.getLogger("torch.fx.experimental.symbolic_shapes"), _SizeDecisions()
-    before = logger.level, logger.propagate, logger.handlers
+    logger, handler = (
+        logging.getLogger("torch.fx.experimental.symbolic_shapes"),
+        _SizeGuardHandler(),
+    )
+    state = logger.level, logger.propagate, logger.handlers
     logger.setLevel(logging.INFO)
-    logger.propagate, logger.handlers = False, [noting]
+    logger.propagate, logger.handlers = False, [handler]
     try:
-        with contextlib.suppress(Exception):  # what it raises is told already
+        with contextlib.suppress(Exception):  # what it raises is reported already
             export()
     finally:
-        logger.setLevel(before[0])
-        _, logger.propagate, logger.handlers = before
-    if noting.first:
-        error.add_note('File "{}", line {}'.format(*noting.first))
+        logger.setLevel(state[0])
+        _, logger.propagate, logger.handlers = state
+    if handler.first:
+        error.add_note('File "{}", line {}'.format(*handler.first))
 
 
 @dataclass(frozen=True)
@@ -93,34 +101,36 @@ def obstacle_of(error: BaseException, files: Collection[str] = ()) -> Obstacle:
 
     Of the lines that torch names it is the innermost in one of `files`, else the innermost.
     """
-    chain = list(causes(error))
+    chain = list(exception_chain(error))
     texts = [str(one) for one in chain]
-    what, got, remedy = kind_of(chain)
-    node = next((found[1] for text in texts if (found := _NODE.search(text))), "")
-    return Obstacle(what, got, remedy, _line(chain, texts, files), node)
+    what, got, remedy = classify_failure(chain)
+    node = next((found[1] for text in texts if (found := _FAILING_NODE.search(text))), "")
+    return Obstacle(what, got, remedy, _innermost_line(chain, texts, files), node)
 
 
-def _line(chain: list[BaseException], texts: list[str], files: Collection[str]) -> Line | None:
+def _innermost_line(
+    chain: list[BaseException], texts: list[str], files: Collection[str]
+) -> Line | None:
     """Return the innermost line that torch names, else the one at which the error was raised."""
-    named = [line for text in texts for line in _named_lines(text)]
-    notes = [note for one in chain for note in getattr(one, "__notes__", ())]
-    named += [line for note in notes for line in lines_of_trace(note)]
+    quoted = [line for text in texts for line in _parse_user_code_lines(text)]
+    notes = [note for error in chain for note in getattr(error, "__notes__", ())]
+    quoted += [line for note in notes for line in parse_trace_lines(note)]
     raised = [
         (frame.filename, frame.lineno)
-        for one in chain
-        for frame in traceback.extract_tb(one.__traceback__)
-        if frame.lineno is not None and is_theirs(frame.filename)
+        for error in chain
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.lineno is not None and is_user_code(frame.filename)
     ]
-    for lines in (named, raised):
-        own = [line for line in lines if line[0] in files]
-        if own or lines:
-            return (own or lines)[-1]
+    for lines in (quoted, raised):
+        preferred = [line for line in lines if line[0] in files]
+        if preferred or lines:
+            return (preferred or lines)[-1]
     return None
 
 
-def _named_lines(text: str) -> list[Line]:
-    parts = _NAMED.split(text)
-    return [line for part in parts[1:] for line in lines_of_trace(part.partition("\n\n")[0])]
+def _parse_user_code_lines(text: str) -> list[Line]:
+    parts = _USER_CODE_HEADER.split(text)
+    return [line for part in parts[1:] for line in parse_trace_lines(part.partition("\n\n")[0])]
 
 
 # It is tried first since its graphs are the ones that people read, and it captures least.
@@ -136,30 +146,30 @@ class Failure:
     captured: bool
 
 
-def describe_detour(method: str, failures: Sequence[Failure]) -> tuple[str, ...]:
+def describe_fallback(method: str, failures: Sequence[Failure]) -> tuple[str, ...]:
     """Return a note on why the first method wasn't taken, if it wasn't."""
     if not failures:
         return ()
-    return (f"captured by {method}, since torch.fx failed: {_told(failures[0].error)}",)
+    return (f"captured by {method}, since torch.fx failed: {_summarize_error(failures[0].error)}",)
 
 
-def describe_fixing(
+def describe_static_shapes(
     contract: DeliveryContract, inputs: Sequence[torch.Tensor], failures: Sequence[Failure]
 ) -> str:
     """Return the note on a delivery that holds for the example's sizes alone.
 
     `inputs` are the example's, of the contract's shapes; nothing is asked of their dtypes.
     """
-    taken = contract.signature.measure_inputs(inputs)
-    sizes = ", ".join(f"{name} = {size}" for name, size in taken.items())
+    example_sizes = contract.signature.measure_inputs(inputs)
+    sizes = ", ".join(f"{name} = {size}" for name, size in example_sizes.items())
     return (
         f"takes {sizes} only, as in the example: no capture works for other sizes: "
-        f"{_told(failures[-1].error)}. If forward takes some other sizes, say which: "
+        f"{_summarize_error(failures[-1].error)}. If forward takes some other sizes, say which: "
         "dimensions={NAME: (LOW, HIGH)}"
     )
 
 
-def _told(error: Exception) -> str:
+def _summarize_error(error: Exception) -> str:
     if not isinstance(error, HandoffError):
         # Where its message leads to a page, the line that names it ends there.
         return one_line(error).removesuffix("See:").rstrip(" .")
@@ -167,43 +177,45 @@ def _told(error: Exception) -> str:
     return f"{place}{error.what}: {error.got}"
 
 
-def gravest(
+def choose_refusal(
     module: nn.Module, failures: Sequence[Failure], run: Callable[[], object]
 ) -> HandoffError:
     """Return the refusal to raise: of a wrong graph, else of an unreadable folder, else of all.
 
     `run` calls the model on its example, where a cause has to be looked for in what it does.
     """
-    told = _obstacle(module, failures)
-    whole = whole_of([str(failure.error) for failure in failures])
-    if whole and not told.what:
-        where, text = _shown(module, whole.called and line_that_calls(whole.called, run))
-        scripts = "" if whole.called else ", ".join(_scripts(module))
+    obstacle = _find_obstacle(module, failures)
+    cause = find_known_cause([str(failure.error) for failure in failures])
+    if cause and not obstacle.what:
+        where, text = _format_location(
+            module, cause.functions and find_calling_line(cause.functions, run)
+        )
+        scripts = "" if cause.functions else ", ".join(_find_scripted_parts(module))
         part = f" ({scripts})" if scripts else ""
         return NotCapturable(
             f"{type(module).__name__} can't be captured as a graph",
             expected="a forward of torch's operators on tensors",
-            got=text + whole.what + part,
-            remedy=whole.remedy,
+            got=text + cause.what + part,
+            remedy=cause.remedy,
             where=where,
         )
-    found = [failure.error for failure in failures if failure.captured]
+    errors = [failure.error for failure in failures if failure.captured]
     for kind in (DeliveryUnsound, DeliveryUnreadable):
-        for error in found:
+        for error in errors:
             if isinstance(error, kind):
                 return error
-    where, text = _shown(module, told.line)
+    where, text = _format_location(module, obstacle.line)
     return NotCapturable(
         f"{type(module).__name__} can't be captured as a graph"
-        + (f", because {told.what}" if told.what else ""),
+        + (f", because {obstacle.what}" if obstacle.what else ""),
         expected="a model that torch.export can capture",
-        got=text + told.got,
-        remedy=told.remedy or UNKNOWN,
+        got=text + obstacle.got,
+        remedy=obstacle.remedy or UNKNOWN,
         where=where,
     )
 
 
-def _scripts(module: nn.Module) -> list[str]:
+def _find_scripted_parts(module: nn.Module) -> list[str]:
     """Return the paths of a model's parts that are TorchScript, without what lies in them."""
     found: list[str] = []
     for name, part in module.named_modules():
@@ -213,22 +225,24 @@ def _scripts(module: nn.Module) -> list[str]:
     return found
 
 
-def _obstacle(module: nn.Module, failures: Sequence[Failure]) -> Obstacle:
-    """Return what tells most of why the model wasn't captured: one that is known, with a line."""
+def _find_obstacle(module: nn.Module, failures: Sequence[Failure]) -> Obstacle:
+    """Return what says most of why the model wasn't captured: one that is known, with a line."""
     # What torch.fx stops at is no obstacle: torch.export has to go on, and goes further.
     exports = [failure for failure in failures if failure.method != FIRST_METHOD] or list(failures)
     files = {_source_file(part) for part in module.modules()} - {""}
-    files = {file for file in files if is_outside(file)}
+    files = {file for file in files if is_outside_capture(file)}
     # The method's own sentence adds nothing here to what torch said.
-    obstacles = [obstacle_of(one.error.__cause__ or one.error, files) for one in exports]
-    return max(obstacles, key=lambda one: (bool(one.what), one.line is not None))
+    obstacles = [
+        obstacle_of(failure.error.__cause__ or failure.error, files) for failure in exports
+    ]
+    return max(obstacles, key=lambda found: (bool(found.what), found.line is not None))
 
 
-def _shown(module: nn.Module, line: Line | None) -> tuple[str, str]:
+def _format_location(module: nn.Module, line: Line | None) -> tuple[str, str]:
     """Return a line as `file.py:12` with what is written on it, else the class's file."""
     if line is None:
         return Path(_source_file(module)).name, ""
-    return f"{Path(line[0]).name}:{line[1]}", text_of(line)
+    return f"{Path(line[0]).name}:{line[1]}", quote_line(line)
 
 
 def _source_file(module: nn.Module) -> str:

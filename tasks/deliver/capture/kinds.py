@@ -42,40 +42,41 @@ _PACKING = ("pack_padded_sequence", "pad_packed_sequence", "pack_sequence")
 
 
 @dataclass(frozen=True)
-class Whole:
+class KnownCause:
     """What makes all of a model uncapturable, wherever the forward does it, and what helps.
 
-    `shows` finds it in the texts of all failures together, whichever of them is told; `called` are
-    the functions of torch's that do it, as `file:name`, or None where it is a part of the model.
+    `pattern` finds it in the texts of all failures together, whichever of them is reported.
+    `functions` are those of torch's that do it, as `file:name`, or None where it is a part of the
+    model.
     """
 
-    shows: re.Pattern[str]
+    pattern: re.Pattern[str]
     what: str
     remedy: str
-    called: re.Pattern[str] | None
+    functions: re.Pattern[str] | None
 
 
-_WHOLE = (
-    Whole(
+_KNOWN_CAUSES = (
+    KnownCause(
         re.compile(r"wrap_with_autocast"),
         "torch.autocast, which is turned on in forward",
         "Take torch.autocast out of forward, and cast there what is to be computed in another "
         "dtype: x.to(torch.bfloat16)",
         re.compile(r"amp/autocast_mode\.py:__enter__"),
     ),
-    Whole(
+    KnownCause(
         re.compile(r"does not require grad and does not have a grad_fn|`torch\.autograd\.grad`"),
         "gradients, which forward computes",
         "Write the derivative out in forward, or deliver the part that needs none",
         re.compile(r"autograd/__init__\.py:(grad|backward)$"),
     ),
-    Whole(
+    KnownCause(
         re.compile(r"Tried to serialize object __torch__"),
         "a part that is TorchScript already",
         "Use the nn.Module that it was scripted from",
         None,
     ),
-    Whole(
+    KnownCause(
         re.compile(r"torch\._functorch|torch\.func\b|\bvmap\b"),
         "torch.vmap or another transformation of torch.func",
         "Call the module with the whole batch, and write the rest with operators on whole tensors",
@@ -84,39 +85,39 @@ _WHOLE = (
 )
 
 
-def causes(error: BaseException | None) -> Iterator[BaseException]:
+def exception_chain(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error and, one after the other, what it was raised from."""
     while error is not None:
         yield error
         error = error.__cause__
 
 
-def kind_of(chain: Sequence[BaseException]) -> tuple[str, str, str]:
+def classify_failure(chain: Sequence[BaseException]) -> tuple[str, str, str]:
     """Return what torch.export can't do, what it said, and what helps; '' where that isn't known.
 
     `chain` is the error and what it was raised from.
     """
-    said = f"{type(chain[0]).__name__}: {first_line(chain[0])}"
-    for one in chain:
-        if isinstance(one, UnsupportedOperatorException):
-            operator = str(one.func)
+    message = f"{type(chain[0]).__name__}: {first_line(chain[0])}"
+    for error in chain:
+        if isinstance(error, UnsupportedOperatorException):
+            operator = str(error.func)
             remedy = _FAKE_QUANTIZE if "fake_quantize" in operator else _NO_FAKE_KERNEL
             return "torch.export can't capture one of its operators", operator, remedy
     if any(map(is_about_packing, chain)):
-        return "torch.export can't follow a packed sequence", said, PACKED
-    frames = [frame for one in chain for frame in _frames(one)]
+        return "torch.export can't follow a packed sequence", message, PACKED
+    frames = [frame for error in chain for frame in _frames(error)]
     if any(frame.f_code is copy.deepcopy.__code__ for frame in frames):
-        return "torch.export can't follow copy.deepcopy", said, _COPIES
-    by_value = [one for one in chain if isinstance(one, GuardOnDataDependentSymNode)]
-    if by_value or any(str(one).startswith("Data-dependent") for one in chain):
+        return "torch.export can't follow copy.deepcopy", message, _COPIES
+    by_value = [error for error in chain if isinstance(error, GuardOnDataDependentSymNode)]
+    if by_value or any(str(error).startswith("Data-dependent") for error in chain):
         # What torch calls the value, such as Eq(u0, 1), is no name of the forward's.
-        told = re.sub(r"(?<=data-dependent expression) .*", "", said)
-        return "torch.export can't follow what a tensor's value decides", told, BY_VALUE
-    return "", said, ""
+        message = re.sub(r"(?<=data-dependent expression) .*", "", message)
+        return "torch.export can't follow what a tensor's value decides", message, BY_VALUE
+    return "", message, ""
 
 
 def is_about_packing(error: BaseException) -> bool:
-    """Tell whether an error was raised while a sequence was packed, or by what takes one."""
+    """Return whether an error was raised while a sequence was packed, or by what takes one."""
     return any(
         frame.f_code.co_name in _PACKING
         or any(isinstance(value, rnn.PackedSequence) for value in frame.f_locals.values())
@@ -128,6 +129,6 @@ def _frames(error: BaseException) -> list[FrameType]:
     return [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 
-def whole_of(texts: Sequence[str]) -> Whole | None:
+def find_known_cause(texts: Sequence[str]) -> KnownCause | None:
     """Return what the texts of several failures show to be the cause, or None for none."""
-    return next((one for one in _WHOLE if any(map(one.shows.search, texts))), None)
+    return next((cause for cause in _KNOWN_CAUSES if any(map(cause.pattern.search, texts))), None)

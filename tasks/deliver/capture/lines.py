@@ -30,7 +30,7 @@ _INSTALLED = tuple(
 _TRACE_LINE = re.compile(r'File "([^"]+)", line ([0-9]+)')
 
 
-def line_outside() -> Line | None:
+def current_user_line() -> Line | None:
     """Return file and line of the innermost running code that is neither torch's nor ours.
 
     A line of an installed library's counts where there is no other, and one of Python's own never.
@@ -39,29 +39,29 @@ def line_outside() -> Line | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if is_theirs(file) and not file.startswith(_INSTALLED):
+        if is_user_code(file) and not file.startswith(_INSTALLED):
             return file, frame.f_lineno
-        if library is None and is_theirs(file) and "-packages" in file:
+        if library is None and is_user_code(file) and "-packages" in file:
             library = file, frame.f_lineno
         frame = frame.f_back
     return library
 
 
-def line_that_calls(called: re.Pattern[str], run: Callable[[], object]) -> Line | None:
+def find_calling_line(functions: re.Pattern[str], run: Callable[[], object]) -> Line | None:
     """Return the line that first calls a function of torch's while `run` does, or None.
 
-    Functions are matched as `file:name`. What `run` raises ends it, and is told elsewhere.
+    Functions are matched as `file:name`. What `run` raises ends it, and is reported elsewhere.
     """
     found: list[Line | None] = []
 
-    def look(frame: FrameType, event: str, _argument: object) -> None:
+    def profile(frame: FrameType, event: str, _argument: object) -> None:
         if event == "call" and not found:
             code = frame.f_code
-            if called.search(f"{code.co_filename}:{code.co_name}"):
-                found.append(line_outside())
+            if functions.search(f"{code.co_filename}:{code.co_name}"):
+                found.append(current_user_line())
 
     before = sys.getprofile()
-    sys.setprofile(look)
+    sys.setprofile(profile)
     try:
         with contextlib.suppress(Exception):
             run()
@@ -70,12 +70,12 @@ def line_that_calls(called: re.Pattern[str], run: Callable[[], object]) -> Line 
     return found[0] if found else None
 
 
-def is_outside(file: str) -> bool:
-    """Tell whether a file's code is neither torch's nor ours."""
+def is_outside_capture(file: str) -> bool:
+    """Return whether a file's code is neither torch's nor this folder's."""
     return not file.startswith(_INNER)
 
 
-def line_raised(error: BaseException) -> Line | None:
+def raising_line(error: BaseException) -> Line | None:
     """Return the innermost line of the training side's own code that `error` came through.
 
     A line of an installed library's counts where there is no other.
@@ -83,13 +83,13 @@ def line_raised(error: BaseException) -> Line | None:
     lines = [
         (frame.filename, frame.lineno)
         for frame in traceback.extract_tb(error.__traceback__)
-        if frame.lineno is not None and is_theirs(frame.filename)
+        if frame.lineno is not None and is_user_code(frame.filename)
     ]
-    own = [line for line in lines if not line[0].startswith(_INSTALLED)]
-    return next(reversed(own or lines), None)
+    user_lines = [line for line in lines if not line[0].startswith(_INSTALLED)]
+    return next(reversed(user_lines or lines), None)
 
 
-def text_of(line: Line | None) -> str:
+def quote_line(line: Line | None) -> str:
     """Return what is written on a line, in backquotes and with a colon; '' where it isn't known."""
     text = linecache.getline(*line).strip() if line else ""
     return f"`{text}`: " if text else ""
@@ -101,20 +101,20 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {line[:200]}" if line else type(error).__name__
 
 
-def is_theirs(file: str) -> bool:
-    """Tell whether a file's code is the training side's, or a library's that they use."""
-    return is_outside(file) and not file.startswith(_HANDOFF)
+def is_user_code(file: str) -> bool:
+    """Return whether a file's code is the training side's, or a library's that they use."""
+    return is_outside_capture(file) and not file.startswith(_HANDOFF)
 
 
-def line_of_trace(trace: str) -> Line | None:
+def last_trace_line(trace: str) -> Line | None:
     """Return the innermost line in a written stack trace that is neither torch's nor ours."""
-    return next(reversed(lines_of_trace(trace)), None)
+    return next(reversed(parse_trace_lines(trace)), None)
 
 
-def lines_of_trace(trace: str) -> list[Line]:
+def parse_trace_lines(trace: str) -> list[Line]:
     """Return the lines in a written stack trace that are neither torch's nor ours, in order."""
     found = [(file, int(number)) for file, number in _TRACE_LINE.findall(trace)]
-    return [line for line in found if is_theirs(line[0])]
+    return [line for line in found if is_user_code(line[0])]
 
 
 def written_line(line: Line) -> str:
@@ -130,6 +130,6 @@ def written_line(line: Line) -> str:
 def place_of(node: torch.fx.Node) -> str:
     """Return `module.py:12`, or `module.py:12 (models/net.py:40)`."""
     line = node.meta.get("module_line")
-    place = "module.py" if line is None else f"module.py:{line}"
+    location = "module.py" if line is None else f"module.py:{line}"
     source = node.meta.get("source_line")
-    return place if source is None else f"{place} ({source})"
+    return location if source is None else f"{location} ({source})"

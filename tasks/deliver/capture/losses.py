@@ -1,4 +1,4 @@
-"""Tells which of a model's outputs are losses: no package gives those."""
+"""Finds which of a model's outputs are losses: no package gives those."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class LossWatch(TorchDispatchMode):
         """Return a tensor of the same values that counts as a loss; what is no tensor as it is."""
         if not isinstance(value, torch.Tensor):
             return value
-        apart = value.view_as(value)
-        self._losses[apart] = True
-        return apart
+        alias = value.view_as(value)
+        self._losses[alias] = True
+        return alias
 
     def __torch_dispatch__(
         self,
@@ -40,17 +40,17 @@ class LossWatch(TorchDispatchMode):
     ) -> Any:  # noqa: ANN401 - whatever the operator gives
         """Run the operator; what is computed from a loss is one."""
         result = func(*args, **(kwargs or {}))
-        given = pytree.tree_leaves((args, kwargs))
-        if any(isinstance(leaf, torch.Tensor) and leaf in self._losses for leaf in given):
+        leaves = pytree.tree_leaves((args, kwargs))
+        if any(isinstance(leaf, torch.Tensor) and leaf in self._losses for leaf in leaves):
             for leaf in pytree.tree_leaves(result):
                 if isinstance(leaf, torch.Tensor):
                     self._losses[leaf] = True
         return result
 
-    def places(self, outputs: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    def loss_indices(self, outputs: Sequence[torch.Tensor]) -> tuple[int, ...]:
         """Return the places of the outputs that are losses; none where all are.
 
         They may be of any shapes and dtypes.
         """
-        found = tuple(place for place, one in enumerate(outputs) if one in self._losses)
+        found = tuple(index for index, one in enumerate(outputs) if one in self._losses)
         return found if len(found) < len(outputs) else ()

@@ -33,11 +33,11 @@ def inline_idle_contexts(module: torch.fx.GraphModule) -> None:
     """Put the subgraphs of contexts that change nothing in their calls' places, in `module`."""
     graph = module.graph
     while True:
-        found = [node for node in graph.nodes if _subgraph(module, node) is not None]
+        found = [node for node in graph.nodes if _idle_context_body(module, node) is not None]
         if not found:
             break
         for node in found:
-            _inline(module, node)
+            _inline_context(module, node)
     for node in graph.find_nodes(op="get_attr"):
         if not node.users and isinstance(getattr(module, str(node.target), None), torch.nn.Module):
             graph.erase_node(node)
@@ -46,34 +46,34 @@ def inline_idle_contexts(module: torch.fx.GraphModule) -> None:
     module.recompile()
 
 
-def _subgraph(
+def _idle_context_body(
     module: torch.fx.GraphModule, node: torch.fx.Node
 ) -> tuple[torch.fx.GraphModule, tuple[torch.fx.node.Argument, ...]] | None:
     """Return what an idle context holds and is called with; None for every other node."""
     match str(node.target), node.args:
-        case "wrap_with_set_grad_enabled", (bool(), torch.fx.Node() as held, *args):
+        case "wrap_with_set_grad_enabled", (bool(), torch.fx.Node() as body, *args):
             pass
-        case "wrap_with_autocast", (_, _, False, _, torch.fx.Node() as held, *args):
+        case "wrap_with_autocast", (_, _, False, _, torch.fx.Node() as body, *args):
             pass
         case _:
             return None
-    found = getattr(module, str(held.target), None) if held.op == "get_attr" else None
-    if node.kwargs or not isinstance(found, torch.fx.GraphModule):
+    subgraph = getattr(module, str(body.target), None) if body.op == "get_attr" else None
+    if node.kwargs or not isinstance(subgraph, torch.fx.GraphModule):
         return None
-    return found, tuple(args)
+    return subgraph, tuple(args)
 
 
-def _inline(module: torch.fx.GraphModule, node: torch.fx.Node) -> None:
-    held = _subgraph(module, node)
-    assert held is not None
-    inner, args = held
+def _inline_context(module: torch.fx.GraphModule, node: torch.fx.Node) -> None:
+    context = _idle_context_body(module, node)
+    assert context is not None
+    inner, args = context
     placeholders = inner.graph.find_nodes(op="placeholder")
-    places: dict[torch.fx.Node, torch.fx.Node] = {}
+    val_map: dict[torch.fx.Node, torch.fx.Node] = {}
     for placeholder, argument in zip(placeholders, args, strict=True):
         assert isinstance(argument, torch.fx.Node)
-        places[placeholder] = argument
+        val_map[placeholder] = argument
     with module.graph.inserting_before(node):
-        result = module.graph.graph_copy(inner.graph, places)
+        result = module.graph.graph_copy(inner.graph, val_map)
     values = result if isinstance(result, (tuple, list)) else (result,)
     for user in list(node.users):
         assert user.op == "call_function"
@@ -88,7 +88,7 @@ def _inline(module: torch.fx.GraphModule, node: torch.fx.Node) -> None:
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedGraph:
     """A captured graph, the inputs that it takes (by name, in order), and notes on it."""
 
     module: torch.fx.GraphModule
@@ -97,7 +97,7 @@ class Captured:
 
 
 @dataclass(frozen=True)
-class Request:
+class CaptureRequest:
     """What is to be captured: the module, how it is called, and the sizes that are to hold.
 
     `left_out` says which modules an eager run left out, by class; `rows` are the example's inputs,
@@ -116,18 +116,18 @@ class CaptureMethod:
     """A way of capturing: its name in the contract, and the function that goes it."""
 
     name: str
-    capture: Callable[[Request], Captured]
+    capture: Callable[[CaptureRequest], CapturedGraph]
 
 
-def trace(request: Request) -> Captured:
+def trace(request: CaptureRequest) -> CapturedGraph:
     """Capture by `torch.fx`: the graph of layers, as seed 000 delivers it."""
     traced, notes = trace_for_inference(request.module, request.call)
     traced.eval()
     traced.delete_all_unused_submodules()
-    return _captured(traced, notes)
+    return _to_captured_graph(traced, notes)
 
 
-def export(request: Request, *, strict: bool) -> Captured:
+def export(request: CaptureRequest, *, strict: bool) -> CapturedGraph:
     """Capture by `torch.export`: the graph of ATen operators, without guards and input trees.
 
     `strict` reads the forward's bytecode (Dynamo) where the other runs the forward.
@@ -150,12 +150,12 @@ def export(request: Request, *, strict: bool) -> Captured:
     notes = list(describe_left_out(left_out))
     inputs = _name_inputs(graph, call)
     if left_out:
-        _borrow_sizes(graph, inputs, signature)
+        _rebind_sizes(graph, inputs, signature)
         for node in (node for node in inputs if not node.users):
             notes.append(describe_dropped_input(node.target))
             graph.erase_node(node)
     exported = torch.fx.GraphModule(unlifted, graph, type(request.module).__name__)
-    return _captured(exported, tuple(notes))
+    return _to_captured_graph(exported, tuple(notes))
 
 
 def _drop_losses(graph: torch.fx.Graph, call: Call) -> None:
@@ -164,8 +164,8 @@ def _drop_losses(graph: torch.fx.Graph, call: Call) -> None:
         return
     output = graph.output_node()
     leaves = [leaf for leaf in pytree.tree_leaves(output.args) if isinstance(leaf, torch.fx.Node)]
-    kept = call.outputs_of(leaves)
-    output.args = (kept[0] if len(kept) == 1 else kept,)
+    outputs = call.select_outputs(leaves)
+    output.args = (outputs[0] if len(outputs) == 1 else outputs,)
     graph.eliminate_dead_code()
 
 
@@ -173,13 +173,13 @@ def _name_inputs(graph: torch.fx.Graph, call: Call) -> list[torch.fx.Node]:
     """Name the placeholders of tensors as the call does, and erase those of fixed values."""
     placeholders = graph.find_nodes(op="placeholder")
     inputs = []
-    names = dict(zip(call.places, call.names, strict=True))
+    names = dict(zip(call.indices, call.names, strict=True))
     # Where fx has to rename an input it does so in the input's place, which has to be the front.
     front = next(node for node in graph.nodes if node.op != "placeholder")
-    for place, node in enumerate(placeholders):
+    for index, node in enumerate(placeholders):
         front.prepend(node)
-        if place in names:
-            node.target = names[place]
+        if index in names:
+            node.target = names[index]
             inputs.append(node)
         elif node.users:
             raise TypeError(f"the argument {node.name} is no tensor, and not fixed")
@@ -188,7 +188,7 @@ def _name_inputs(graph: torch.fx.Graph, call: Call) -> list[torch.fx.Node]:
     return inputs
 
 
-def _borrow_sizes(
+def _rebind_sizes(
     graph: torch.fx.Graph, inputs: list[torch.fx.Node], signature: ModelSignature
 ) -> None:
     """Take dynamic sizes that were read off an input without another use from one that has some.
@@ -199,26 +199,26 @@ def _borrow_sizes(
         node for node in graph.find_nodes(op="call_function", target=torch.ops.aten.sym_size.int)
         if node.args[0] in inputs
     ]  # fmt: skip
-    lasting = [node for node in inputs if set(node.users) - set(reads)]
-    places = {
+    used_inputs = [node for node in inputs if set(node.users) - set(reads)]
+    sources = {
         axis: (node, position)
         for node, spec in zip(inputs, signature.inputs, strict=True)
         for position, axis in enumerate(spec.shape)
-        if isinstance(axis, str) and node in lasting
+        if isinstance(axis, str) and node in used_inputs
     }
     for read in reads:
         source, position = read.args
-        if source not in lasting:
+        if source not in used_inputs:
             axis = signature.inputs[inputs.index(source)].shape[position]
-            read.args = places.get(axis, read.args)
+            read.args = sources.get(axis, read.args)
 
 
-def _captured(module: torch.fx.GraphModule, notes: tuple[str, ...]) -> Captured:
+def _to_captured_graph(module: torch.fx.GraphModule, notes: tuple[str, ...]) -> CapturedGraph:
     # to_folder writes only persistent buffers. What is shared with the original is put back there.
     for part in module.modules():
         part._non_persistent_buffers_set.clear()
     inputs = tuple(str(node.target) for node in module.graph.find_nodes(op="placeholder"))
-    return Captured(module, inputs, notes)
+    return CapturedGraph(module, inputs, notes)
 
 
 # `torch.fx` keeps the layers, which is what people read and what the first level of passes knows.

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import torch
 
 from handoff.artifacts.errors import DeliveryUnsound
-from handoff.tasks.deliver.capture.calls import Call, Tensors, described
-from handoff.tasks.deliver.capture.lines import Line, text_of, written_line
+from handoff.tasks.deliver.capture.calls import Call, Tensors, format_tensor
+from handoff.tasks.deliver.capture.lines import Line, quote_line, written_line
 
 # What torch says of the mistakes that are made most, and what helps.
-_ORDINARY = (
+_COMMON_ERRORS = (
     (r"scalar types: Long, Int;", "Ids are whole numbers: make them by torch.randint, or .long()"),
     (
         r"NVIDIA driver|not compiled with CUDA|on the same device",
@@ -24,7 +24,7 @@ _ORDINARY = (
 
 
 @dataclass(frozen=True)
-class Given:
+class SampleInputs:
     """What a model is run on: its example, or inputs that were drawn, of any shapes and dtypes.
 
     `sizes` are those of the dynamic dimensions, where they aren't the example's.
@@ -42,22 +42,24 @@ BAGS = (
 )
 
 
-class DoesNotRun(DeliveryUnsound):
+class ModelRunFailed(DeliveryUnsound):
     """The model fails on inputs; it may run on others. `why` is what it raised or gave."""
 
     why: str = ""
 
 
-def does_not_run(call: Call, given: Given, why: str, line: Line | None = None) -> DoesNotRun:
-    """Return the refusal of a model that fails on `given`, at `line` where that is known.
+def run_failure(
+    call: Call, sample: SampleInputs, why: str, line: Line | None = None
+) -> ModelRunFailed:
+    """Return the refusal of a model that fails on `sample`, at `line` where that is known.
 
     It names the finding that the delivered graph would have.
     """
-    what, code, remedy = _which(call, given, why)
-    refusal = DoesNotRun(
+    what, code, remedy = _diagnose(call, sample, why)
+    refusal = ModelRunFailed(
         f"the model fails on {what}",
-        expected=f"forward to run on {_described(call, given.tensors)}",
-        got=f"{text_of(line)}{why.removesuffix('.')} [{code}]",
+        expected=f"forward to run on {_format_inputs(call, sample.tensors)}",
+        got=f"{quote_line(line)}{why.removesuffix('.')} [{code}]",
         remedy=remedy,
         where="" if line is None else written_line(line),
     )
@@ -65,59 +67,56 @@ def does_not_run(call: Call, given: Given, why: str, line: Line | None = None) -
     return refusal
 
 
-def _which(call: Call, given: Given, why: str) -> tuple[str, str, str]:
+def _diagnose(call: Call, sample: SampleInputs, why: str) -> tuple[str, str, str]:
     """Return what the model fails on, the finding for it, and what to do about it."""
     if "offsets[0] has to be 0" in why:
         return "offsets of its bags that aren't its example's", "bag-offsets", BAGS
-    if given.sizes:
-        sizes = ", ".join(f"{name} = {size}" for name, size in given.sizes.items())
+    if sample.sizes:
+        sizes = ", ".join(f"{name} = {size}" for name, size in sample.sizes.items())
         return (
             f"another size than its example's, {sizes}",
             "size-baked-in",
             "Take sizes from x.shape in forward, in place of numbers; or declare which sizes of "
-            f"{' or '.join(given.sizes)} there are (dimensions={{NAME: (LOW, HIGH)}}: a minimum, "
-            f"for one), or that all are fixed (dynamic={{}}){_lacks_batch(call, given)}"
-            f"{_counts(call, given)}",
+            f"{' or '.join(sample.sizes)} there are (dimensions={{NAME: (LOW, HIGH)}}: a minimum, "
+            f"for one), or that all are fixed (dynamic={{}}){_advise_batch_axis(call, sample)}"
+            f"{_advise_clamping(call, sample)}",
         )
-    if given.drawn:
+    if sample.drawn:
         return (
             "other values than its example's",
             "example-fails",
             "Declare what the inputs may hold: ranges={INPUT: (LOW, HIGH)}",
         )
-    known = next((told for pattern, told in _ORDINARY if re.search(pattern, why)), "")
-    return (
-        "its example inputs",
-        "example-fails",
-        known or "Give inputs of the shapes and dtypes that forward takes, or fix forward",
-    )
+    remedies = [remedy for pattern, remedy in _COMMON_ERRORS if re.search(pattern, why)]
+    remedies.append("Give inputs of the shapes and dtypes that forward takes, or fix forward")
+    return "its example inputs", "example-fails", remedies[0]
 
 
-def _lacks_batch(call: Call, given: Given) -> str:
+def _advise_batch_axis(call: Call, sample: SampleInputs) -> str:
     """Return what helps where an example seems to be a single one, without the batch's axis."""
     rows = [
-        name for name, tensor in zip(call.names, given.tensors, strict=True)
+        name for name, tensor in zip(call.names, sample.tensors, strict=True)
         if tensor.dim() == 1 and tensor.is_floating_point()
     ]  # fmt: skip
     return f". If {rows[0]} lacks the axis of the batch, give {rows[0]}[None]" if rows else ""
 
 
-def _counts(call: Call, given: Given) -> str:
+def _advise_clamping(call: Call, sample: SampleInputs) -> str:
     """Return what helps where whole numbers, such as lengths, are too large for the sizes."""
-    whole = [
-        name for name, tensor in zip(call.names, given.tensors, strict=True)
+    integers = [
+        name for name, tensor in zip(call.names, sample.tensors, strict=True)
         if not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
     ]  # fmt: skip
-    if not whole:
+    if not integers:
         return ""
     return (
-        f". If {' or '.join(whole)} holds counts that are too large for these sizes, clamp it in "
-        "forward: one range is declared for all sizes"
+        f". If {' or '.join(integers)} holds counts that are too large for these sizes, clamp it "
+        "in forward: one range is declared for all sizes"
     )
 
 
-def _described(call: Call, tensors: Tensors) -> str:
+def _format_inputs(call: Call, tensors: Tensors) -> str:
     """Return the inputs with dtype and shape: `ids int64 [4, 16], mask bool [4, 16]`."""
     return ", ".join(
-        f"{name} {described(tensor)}" for name, tensor in zip(call.names, tensors, strict=True)
+        f"{name} {format_tensor(tensor)}" for name, tensor in zip(call.names, tensors, strict=True)
     )

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from handoff.artifacts.errors import DeliveryUnsound
 from handoff.tasks.deliver.capture.calls import Call, Tensors
-from handoff.tasks.deliver.capture.lines import Line, line_outside, written_line
+from handoff.tasks.deliver.capture.lines import Line, current_user_line, written_line
 
 # Operators that can draw are tagged whether they do or not; these arguments say that they don't.
 _PROBABILITIES = ("dropout_p", "dropout", "p")
@@ -21,36 +21,36 @@ _SWITCHES = ("train", "training", "is_training")
 
 
 class RandomDraws(TorchDispatchMode):
-    """While it is entered, calls `notice` with the name of each operator that draws.
+    """While it is entered, calls `on_draw` with the name of each operator that draws.
 
     It sees what reaches the dispatcher below autograd, where a dropout in evaluation mode isn't an
     operator any more, and torch's own tag says what draws.
     """
 
-    def __init__(self, notice: Callable[[str], object]) -> None:
+    def __init__(self, on_draw: Callable[[str], object]) -> None:
         """Take what is to be called."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self._notice = notice
+        self._on_draw = on_draw
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401 - torch's own signature
         """Run the operator."""
         if torch.Tag.nondeterministic_seeded in func.tags and _is_active(func, args, kwargs or {}):
-            self._notice(func.overloadpacket.__name__)
+            self._on_draw(func.overloadpacket.__name__)
         return func(*args, **(kwargs or {}))
 
 
 def _is_active(operator: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) -> bool:  # noqa: ANN401 - as above
-    named = {
-        argument.name: args[place] if place < len(args) else argument.default_value
-        for place, argument in enumerate(operator._schema.arguments)
+    arguments = {
+        argument.name: args[index] if index < len(args) else argument.default_value
+        for index, argument in enumerate(operator._schema.arguments)
     }
-    named.update(kwargs)
-    if any(named.get(name, True) is False for name in _SWITCHES):
+    arguments.update(kwargs)
+    if any(arguments.get(name, True) is False for name in _SWITCHES):
         return False
-    return not any(named.get(name, 1.0) == 0 for name in _PROBABILITIES)
+    return not any(arguments.get(name, 1.0) == 0 for name in _PROBABILITIES)
 
 
-def _states() -> dict[str, str]:
+def _generator_states() -> dict[str, str]:
     """Return the states of the generators that aren't torch's, by how their module is called."""
     states = {"Python's random": repr(random.getstate())}
     if numpy := sys.modules.get("numpy"):
@@ -59,17 +59,19 @@ def _states() -> dict[str, str]:
     return states
 
 
-def not_repeatable(module: nn.Module, call: Call, inputs: Tensors) -> DeliveryUnsound:
+def unrepeatable_error(module: nn.Module, call: Call, inputs: Tensors) -> DeliveryUnsound:
     """Return the refusal of a model that doesn't repeat itself, naming what draws where it does.
 
     `inputs` are those of the call, of any shapes and dtypes.
     """
     drawn: dict[str, Line | None] = {}
-    before = _states()
-    with RandomDraws(lambda name: drawn.setdefault(name, line_outside())):
+    before = _generator_states()
+    with RandomDraws(lambda name: drawn.setdefault(name, current_user_line())):
         call.run(module, inputs)
-    drawn |= {name: None for name, state in _states().items() if state != before.get(name)}
-    place = next((line for line in drawn.values() if line is not None), None)
+    drawn |= {
+        name: None for name, state in _generator_states().items() if state != before.get(name)
+    }
+    first_line = next((line for line in drawn.values() if line is not None), None)
     if drawn:
         got = f"a different one: forward draws random numbers ({', '.join(drawn)})"
         remedy = (
@@ -82,5 +84,5 @@ def not_repeatable(module: nn.Module, call: Call, inputs: Tensors) -> DeliveryUn
     return DeliveryUnsound(
         "the model gives another output when it is run again",
         expected="the same output for the same input", got=got, remedy=remedy,
-        where="" if place is None else written_line(place),
+        where="" if first_line is None else written_line(first_line),
     )  # fmt: skip

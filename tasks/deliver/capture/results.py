@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch.utils import _pytree as pytree
 
-from handoff.artifacts.delivery.result import A_TENSOR, Key, ResultForm, is_record_of
+from handoff.artifacts.delivery.result import A_TENSOR, ResultForm, is_record_of
 
-_NOTHING = ResultForm("value")
+_UNKNOWN_VALUE = ResultForm("value")
 _LONGEST_TEXT = 200
 
 
@@ -22,41 +22,42 @@ def form_of(result: object, losses: Sequence[int]) -> ResultForm | None:
     result that holds its tensors in a way, or an order, that no form has.
     """
     leaves = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-    met: list[torch.Tensor] = []
-    form = _form(result, met, frozenset(losses))
-    in_order = len(met) == len(leaves) and all(a is b for a, b in zip(met, leaves, strict=True))
+    tensors: list[torch.Tensor] = []
+    form = _read_form(result, tensors, frozenset(losses))
+    in_order = len(tensors) == len(leaves) and all(
+        a is b for a, b in zip(tensors, leaves, strict=True)
+    )
     return form if in_order else None
 
 
-def _form(value: object, met: list[torch.Tensor], losses: frozenset[int]) -> ResultForm:
+def _read_form(value: object, tensors: list[torch.Tensor], losses: frozenset[int]) -> ResultForm:
     if isinstance(value, torch.Tensor):
-        met.append(value)
-        return _NOTHING if len(met) - 1 in losses else A_TENSOR
+        tensors.append(value)
+        return _UNKNOWN_VALUE if len(tensors) - 1 in losses else A_TENSOR
     fields = _fields_of(value)
     if fields is not None:
-        parts = tuple((name, _form(part, met, losses)) for name, part in fields)
+        parts = tuple((name, _read_form(part, tensors, losses)) for name, part in fields)
         names = [name for name, _ in fields]
         kind = type(value).__name__
         if is_record_of(kind, names):
             return ResultForm("record", name=kind, parts=parts)
         return ResultForm("dict", parts=parts)
     if isinstance(value, Mapping):
-        return ResultForm("dict", parts=tuple(_entries(value, met, losses)))
+        entries = tuple(
+            (key if isinstance(key, str | int) else str(key), _read_form(part, tensors, losses))
+            for key, part in value.items()
+        )
+        return ResultForm("dict", parts=entries)
     if isinstance(value, list | tuple) or type(value) in pytree.SUPPORTED_NODES:
-        children = value if isinstance(value, list | tuple) else _children(value)
-        placed = tuple((place, _form(part, met, losses)) for place, part in enumerate(children))
-        return ResultForm("list" if isinstance(value, list) else "tuple", parts=placed)
+        children = value if isinstance(value, list | tuple) else _container_children(value)
+        items = tuple(
+            (index, _read_form(part, tensors, losses)) for index, part in enumerate(children)
+        )
+        return ResultForm("list" if isinstance(value, list) else "tuple", parts=items)
     if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         is_short = not isinstance(value, str) or (len(value) <= _LONGEST_TEXT)
-        return ResultForm("value", value) if is_short else _NOTHING
-    return _NOTHING
-
-
-def _entries(
-    value: Mapping[object, object], met: list[torch.Tensor], losses: frozenset[int]
-) -> Iterator[tuple[Key, ResultForm]]:
-    for key, part in value.items():
-        yield key if isinstance(key, str | int) else str(key), _form(part, met, losses)
+        return ResultForm("value", value) if is_short else _UNKNOWN_VALUE
+    return _UNKNOWN_VALUE
 
 
 def _fields_of(value: object) -> list[tuple[str, object]] | None:
@@ -74,7 +75,7 @@ def _fields_of(value: object) -> list[tuple[str, object]] | None:
     return None
 
 
-def _children(value: object) -> Sequence[object]:
+def _container_children(value: object) -> Sequence[object]:
     node = pytree.SUPPORTED_NODES[type(value)]
     children, _ = node.flatten_fn(value)
     return list(children)

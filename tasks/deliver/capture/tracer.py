@@ -14,7 +14,7 @@ from torch.nn.modules import loss
 from torch.utils import _pytree as pytree
 
 from handoff.tasks.deliver.capture.calls import Call
-from handoff.tasks.deliver.capture.lines import line_outside
+from handoff.tasks.deliver.capture.lines import current_user_line
 from handoff.tasks.optimize.passes.drop_noops import DROPPED_MODULES
 
 
@@ -43,8 +43,8 @@ def training_parts_left_out(
     def count(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as given
         assert counts is not None
         counts[type(module).__name__] += 1
-        given = first_argument(args, kwargs)
-        return mark_loss(given) if isinstance(module, loss._Loss) else given
+        value = first_argument(args, kwargs)
+        return mark_loss(value) if isinstance(module, loss._Loss) else value
 
     for kind in DROPPED_MODULES:
         type.__setattr__(kind, "__call__", _pass_through if counts is None else count)
@@ -69,7 +69,7 @@ class InferenceTracer(torch.fx.Tracer):
     forward's own arguments become the inputs.
 
     `left_out` counts what was left out, by class. `companions` are the values that went into it
-    beside the first: what a loss was told of labels. Each node's `meta["source"]` is the line of
+    beside the first: the labels that a loss was given. Each node's `meta["source"]` is the line of
     the training side's code that made it, as file and number.
     """
 
@@ -92,16 +92,16 @@ class InferenceTracer(torch.fx.Tracer):
             return super().create_args_for_root(root_fn, is_module, concrete_args)
         proxies = [self.create_proxy("placeholder", name, (), {}) for name in call.names]
 
-        def flat(root: nn.Module, *tensors: Any) -> Any:  # noqa: ANN401 - proxies of any kind
+        def flat_forward(root: nn.Module, *tensors: Any) -> Any:  # noqa: ANN401 - proxies of any kind
             args, kwargs = call.bind(tensors)
             return call.flatten(root_fn(root, *args, **kwargs))
 
-        return flat, [self.root, *proxies]
+        return flat_forward, [self.root, *proxies]
 
     def create_node(self, *args: Any, **kwargs: Any) -> torch.fx.Node:  # noqa: ANN401 - as given
         """Return a new node that knows which line made it."""
         node = super().create_node(*args, **kwargs)
-        node.meta["source"] = line_outside()
+        node.meta["source"] = current_user_line()
         return node
 
     def call_module(
@@ -114,11 +114,11 @@ class InferenceTracer(torch.fx.Tracer):
         """Return the first argument for what is left out, and trace everything else."""
         if isinstance(m, DROPPED_MODULES):
             self.left_out[type(m).__name__] += 1
-            kept = first_argument(args, kwargs)
+            result = first_argument(args, kwargs)
             for leaf in pytree.tree_leaves((args, kwargs)):
-                if isinstance(leaf, torch.fx.Proxy) and leaf is not kept:
+                if isinstance(leaf, torch.fx.Proxy) and leaf is not result:
                     self.companions.append(leaf.node)
-            return kept
+            return result
         if not self._is_installed(m):
             if [*m.parameters(), *m.buffers()]:
                 raise NameError(f"{type(m).__name__} is made inside forward, weights and all")
@@ -134,24 +134,24 @@ class InferenceTracer(torch.fx.Tracer):
 
 
 @contextmanager
-def wrapped_functions_opened() -> Iterator[None]:
+def unwrap_functions() -> Iterator[None]:
     """Let `torch.fx` trace through the functions that `torch.fx.wrap` names, while the body runs.
 
     A wrapped function would be a call of the training side's own code, which a delivery can't hold.
     Python's and torch's own stay wrapped: they are there when the delivery is read.
     """
     wrapped = torch.fx._symbolic_trace._wrapped_fns_to_patch
-    opened = {
+    unwrapped = {
         key: place for key, place in wrapped.items()
         if getattr(place.get(key[1]), "__module__", "torch").partition(".")[0]
         not in ("torch", "builtins", "math", "_operator")
     }  # fmt: skip
-    for key in opened:
+    for key in unwrapped:
         del wrapped[key]
     try:
         yield
     finally:
-        wrapped.update(opened)
+        wrapped.update(unwrapped)
 
 
 def trace_for_inference(
@@ -163,7 +163,7 @@ def trace_for_inference(
     Raises what `torch.fx` raises for what it can't trace.
     """
     tracer = InferenceTracer(call)
-    with wrapped_functions_opened():
+    with unwrap_functions():
         graph = tracer.trace(module)
     traced = torch.fx.GraphModule(module, graph, type(module).__name__)
     if call is not None and call.losses:
@@ -191,15 +191,15 @@ def describe_dropped_input(name: object) -> str:
 def _drop_companions(graph: torch.fx.Graph, companions: list[torch.fx.Node]) -> list[str]:
     """Erase what only the dropped modules used, back to the inputs; return a note for each."""
     notes = []
-    waiting = list(companions)
-    while waiting:
-        node = waiting.pop()
+    worklist = list(companions)
+    while worklist:
+        node = worklist.pop()
         # A name that ends in an underscore is torch's for a method that changes its object.
         changes = node.op == "call_method" and str(node.target).endswith("_")
         if node.users or node._erased or changes:
             continue
         if node.op == "placeholder":
             notes.append(describe_dropped_input(node.target))
-        waiting += node.all_input_nodes
+        worklist += node.all_input_nodes
         graph.erase_node(node)
     return sorted(notes)

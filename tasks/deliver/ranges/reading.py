@@ -16,12 +16,12 @@ from handoff.tasks.verify.float64 import flat_tensors
 
 _INF = float("inf")
 # So many tables are named.
-_TOLD = 3
+_TABLES_AT_MOST = 3
 _ROUNDING = 1e-6
 _EIGHT_BITS = (torch.uint8, torch.int8)
-_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
-# `table`: what is looked up with it has that many rows. `mask`: it is told apart from zero alone.
+# `table`: what is looked up with it has that many rows. `mask`: it is compared with zero alone.
 # `compared`: with numbers of the model's. `type`: any number will do. `example`: nothing says.
 Source = Literal["table", "mask", "compared", "type", "example"]
 
@@ -86,91 +86,102 @@ def read_ranges(
     Inputs may be of any shapes and dtypes. `others` are the uses at other sizes: what differs there
     follows a size, which no range can say.
     """
-    return tuple(_read(uses, place, tensor, others) for place, tensor in enumerate(inputs))
+    return tuple(_read_range(uses, index, tensor, others) for index, tensor in enumerate(inputs))
 
 
-def _read(uses: Uses, place: int, tensor: torch.Tensor, others: Uses | None) -> Reading | None:
-    is_whole = tensor.dtype in _WHOLE
-    if not tensor.numel() or not (is_whole or tensor.is_floating_point()):
+def _read_range(
+    uses: Uses, index: int, tensor: torch.Tensor, others: Uses | None
+) -> Reading | None:
+    is_integer = tensor.dtype in _INTEGERS
+    if not tensor.numel() or not (is_integer or tensor.is_floating_point()):
         return None
-    own = uses.of[place]
-    found = _by_tables(uses, place, tensor)
-    if not is_whole:
-        return found if found is not None and _holds(found, tensor) else None
-    if found is None:
-        found = _by_kinds(own, tensor)
-    if others is not None and found.source != "example":
-        again = _by_tables(others, place, tensor) or _by_kinds(others.of[place], tensor)
-        if (again.low, again.high) != (found.low, found.high):
-            return guess(tensor, "what it may hold depends on the size of an input")
-    if not _holds(found, tensor):
-        return guess(tensor, f"its values lie outside of {found.low:.0f} to {found.high:.0f}, as "
-                      f"read off {found.text}")  # fmt: skip
-    return found
+    input_uses = uses.by_input[index]
+    reading = _range_by_tables(uses, index, tensor)
+    if not is_integer:
+        return reading if reading is not None and _contains(reading, tensor) else None
+    if reading is None:
+        reading = _range_by_uses(input_uses, tensor)
+    if others is not None and reading.source != "example":
+        other = _range_by_tables(others, index, tensor) or _range_by_uses(
+            others.by_input[index], tensor
+        )
+        if (other.low, other.high) != (reading.low, reading.high):
+            return guess_range(tensor, "what it may hold depends on the size of an input")
+    if not _contains(reading, tensor):
+        limits = f"{reading.low:.0f} to {reading.high:.0f}"
+        return guess_range(
+            tensor, f"its values lie outside of {limits}, as read off {reading.text}"
+        )
+    return reading
 
 
-def _by_tables(uses: Uses, place: int, tensor: torch.Tensor) -> Reading | None:
+def _range_by_tables(uses: Uses, index: int, tensor: torch.Tensor) -> Reading | None:
     """Return the range that the tables leave, the narrowest of an input's columns."""
-    low, high = uses.limits(place)
+    low, high = uses.limits(index)
     limited = (low > -_INF) | (high < _INF)
     # Of a float some columns of which are no ids, the others' range says nothing.
-    if not bool(limited.any() if tensor.dtype in _WHOLE else limited.all()):
+    if not bool(limited.any() if tensor.dtype in _INTEGERS else limited.all()):
         return None
-    lowest, highest = _ends(tensor.dtype)
-    tables = list(uses.of[place].tables)
-    told = " and ".join(map(str, tables[:_TOLD]))
-    told += f" and {len(tables) - _TOLD} more" if len(tables) > _TOLD else ""
+    lowest, highest = _dtype_limits(tensor.dtype)
+    tables = list(uses.by_input[index].tables)
+    names = " and ".join(map(str, tables[:_TABLES_AT_MOST]))
+    names += f" and {len(tables) - _TABLES_AT_MOST} more" if len(tables) > _TABLES_AT_MOST else ""
 
     def between(least: float, most: float, prefix: str) -> Reading:
         # A third of a whole number of thirds isn't quite a whole number.
         first, last = max(least, lowest) - _ROUNDING, min(most, highest) + _ROUNDING
-        bounds = _whole(math.ceil, first), _whole(math.floor, last)
-        return Reading(*bounds, "table", prefix + told)
+        bounds = _round_finite(math.ceil, first), _round_finite(math.floor, last)
+        return Reading(*bounds, "table", prefix + names)
 
-    alike = bool((low[limited] == low.max()).all() and (high[limited] == high.min()).all())
-    if alike:
-        found = between(float(low.max()), float(high.min()), "")
-        return found if found.low <= found.high else guess(tensor, f"no value suits {told}")
+    are_alike = bool((low[limited] == low.max()).all() and (high[limited] == high.min()).all())
+    if are_alike:
+        reading = between(float(low.max()), float(high.min()), "")
+        if reading.low > reading.high:
+            return guess_range(tensor, f"no value suits {names}")
+        return reading
     narrow = between(float(low.max()), float(high.min()), "the narrowest column's, of ")
-    if narrow.low <= narrow.high and _holds(narrow, tensor):
+    if narrow.low <= narrow.high and _contains(narrow, tensor):
         return replace(narrow, narrowed=True)
     ends = float(low[limited].min()), float(high[limited].max())
     return replace(between(*ends, "the widest column's, of "), widened=True)
 
 
-def _by_kinds(own: InputUses, tensor: torch.Tensor) -> Reading:
+def _range_by_uses(input_uses: InputUses, tensor: torch.Tensor) -> Reading:
     """Return the range of an input that no table limits."""
-    kinds = own.kinds
-    lowest, highest = _ends(tensor.dtype)
+    kinds = input_uses.kinds
+    lowest, highest = _dtype_limits(tensor.dtype)
     kind = str(tensor.dtype).removeprefix("torch.")
     if "unread" in kinds:
-        found = guess(tensor, "; ".join(own.unread))
+        reading = guess_range(tensor, "; ".join(input_uses.unread))
     elif kinds <= {"fitted", "masked", "compared", "summed"} and "fitted" in kinds:
-        fitted = ", made to fit " + " and ".join(map(str, own.tables)) if own.tables else ""
-        return Reading(lowest, highest, "type", f"any {kind}{fitted}")
+        tables = " and ".join(map(str, input_uses.tables))
+        suffix = f", made to fit {tables}" if tables else ""
+        return Reading(lowest, highest, "type", f"any {kind}{suffix}")
     elif not kinds:
         return Reading(lowest, highest, "type", f"any {kind}: its values are not used")
     elif kinds <= {"masked", "compared", "summed"} and kinds != {"summed"}:
-        found = _as_mask(own, tensor)
+        reading = _range_of_mask(input_uses, tensor)
     else:
-        found = guess(tensor, "computed with as a number")
-    if found.source == "example" and tensor.dtype in _EIGHT_BITS:
+        reading = guess_range(tensor, "computed with as a number")
+    if reading.source == "example" and tensor.dtype in _EIGHT_BITS:
         return Reading(lowest, highest, "type", f"any {kind}")
-    return found
+    return reading
 
 
-def _as_mask(own: InputUses, tensor: torch.Tensor) -> Reading:
-    least, most = min(own.constants, default=0.0), max(own.constants, default=0.0)
+def _range_of_mask(input_uses: InputUses, tensor: torch.Tensor) -> Reading:
+    least, most = min(input_uses.constants, default=0.0), max(input_uses.constants, default=0.0)
     if least >= 0.0 and most <= 1.0:
         mask = Reading(0.0, 1.0, "mask", "a mask: compared with 0, or multiplied with")
-        return mask if _holds(mask, tensor) else guess(tensor, "used like a mask, and holds more")
-    # One more than the last number that it is told apart from: that is a case, too.
-    high = min(math.floor(most) + 1.0, _ends(tensor.dtype)[1])
+        if not _contains(mask, tensor):
+            return guess_range(tensor, "used like a mask, and holds more")
+        return mask
+    # One more than the last number that it is compared with: that is a case, too.
+    high = min(math.floor(most) + 1.0, _dtype_limits(tensor.dtype)[1])
     numbers = f"{least:g}" if least == most else f"{least:g} to {most:g}"
     return Reading(min(0.0, math.ceil(least)), high, "compared", f"compared with {numbers}")
 
 
-def guess(tensor: torch.Tensor, why: str) -> Reading:
+def guess_range(tensor: torch.Tensor, why: str) -> Reading:
     """Return the example's own range; where that is a part of 0 to 1, all of that.
 
     It may be of any shape with elements, and of any dtype of real numbers.
@@ -181,16 +192,16 @@ def guess(tensor: torch.Tensor, why: str) -> Reading:
     return Reading(low, high, "example", why)
 
 
-def _whole(rounded: Callable[[float], int], value: float) -> float:
-    return float(rounded(value)) if math.isfinite(value) else value
+def _round_finite(rounding: Callable[[float], int], value: float) -> float:
+    return float(rounding(value)) if math.isfinite(value) else value
 
 
-def _holds(reading: Reading, tensor: torch.Tensor) -> bool:
+def _contains(reading: Reading, tensor: torch.Tensor) -> bool:
     return reading.low <= float(tensor.min()) and float(tensor.max()) <= reading.high
 
 
-def _ends(dtype: torch.dtype) -> tuple[float, float]:
-    if dtype not in _WHOLE:
+def _dtype_limits(dtype: torch.dtype) -> tuple[float, float]:
+    if dtype not in _INTEGERS:
         return -_INF, _INF
     kind = torch.iinfo(dtype)
     return float(kind.min), float(kind.max)

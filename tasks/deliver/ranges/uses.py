@@ -12,7 +12,7 @@ from handoff.tasks.deliver.ranges.shadow import Shadow
 
 _INF = float("inf")
 
-# `looked up`: in a table; `fitted`: made to fit a table whatever it is; `masked`: told apart from
+# `looked up`: in a table; `fitted`: made to fit a table whatever it is; `masked`: compared with
 # zero, or multiplied with what is computed otherwise; `compared`: with other numbers; `summed`;
 # `counted with`: as a number like any other; `unread`: in a way that nothing is read off.
 Kind = Literal["looked up", "fitted", "masked", "compared", "summed", "counted with", "unread"]
@@ -27,8 +27,8 @@ class Table:
 
     def __str__(self) -> str:
         """Return the table for a sentence: `table user_embedding of 50000 rows`."""
-        named = f"table {self.name}" if self.name else "a table"
-        return f"{named} of {self.rows} rows"
+        label = f"table {self.name}" if self.name else "a table"
+        return f"{label} of {self.rows} rows"
 
 
 @dataclass
@@ -47,35 +47,35 @@ class Uses:
     def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
         """Begin with nothing used of inputs of any shapes and dtypes."""
         sizes = [tensor.numel() for tensor in inputs]
-        self.firsts = [sum(sizes[:place]) for place in range(len(sizes))]
+        self.firsts = [sum(sizes[:index]) for index in range(len(sizes))]
         self._sizes = sizes
         # Element 0 stands for what comes from no input.
         self._low = torch.full((sum(sizes) + 1,), -_INF, dtype=torch.float64)
         self._high = torch.full((sum(sizes) + 1,), _INF, dtype=torch.float64)
-        self.of = [InputUses() for _ in inputs]
+        self.by_input = [InputUses() for _ in inputs]
 
     def note(self, shadow: Shadow, kind: Kind, what: str = "") -> None:
         """Note a use of all the inputs that had a part in a tensor."""
-        for place in self._involved(shadow):
-            self.of[place].kinds.add(kind)
+        for index in self._inputs_of(shadow):
+            self.by_input[index].kinds.add(kind)
             if kind == "unread":
-                self.of[place].unread[what] = None
+                self.by_input[index].unread[what] = None
 
     def look_up(self, shadow: Shadow, table: Table, low: int = 0) -> None:
         """Note that elements are looked up in a table, as `low` to the number of rows more."""
         high = low + table.rows - 1
         under, over = shadow.low < low, shadow.high > high
-        open_ones = (shadow.origin > 0) & (under | over)
-        for place in self._involved(shadow):
-            self.of[place].tables[table] = None
-        if not bool(open_ones.any()):
+        unbounded = (shadow.origin > 0) & (under | over)
+        for index in self._inputs_of(shadow):
+            self.by_input[index].tables[table] = None
+        if not bool(unbounded.any()):
             self.note(shadow, "fitted")
-        elif bool(shadow.scale[open_ones].isnan().any()):
+        elif bool(shadow.scale[unbounded].isnan().any()):
             self.note(shadow, "unread", f"computed before it is looked up in {table}")
         else:
             self.note(shadow, "looked up")
-            self._limit(shadow, under & open_ones, float(low), is_low=True)
-            self._limit(shadow, over & open_ones, high + shadow.slack, is_low=False)
+            self._limit(shadow, under & unbounded, float(low), is_low=True)
+            self._limit(shadow, over & unbounded, high + shadow.slack, is_low=False)
 
     def compare(self, shadow: Shadow, other: Shadow) -> None:
         """Note a comparison; the numbers are those of the input itself."""
@@ -88,26 +88,26 @@ class Uses:
             values = ((other.offset - shadow.offset) / shadow.scale).flatten()
             values = values[values.isfinite()]
             self.note(shadow, "compared" if values.numel() else "fitted")
-            for place in self._involved(shadow) if values.numel() else ():
-                self.of[place].constants += [float(values.min()), float(values.max())]
+            for index in self._inputs_of(shadow) if values.numel() else ():
+                self.by_input[index].constants += [float(values.min()), float(values.max())]
 
-    def limits(self, place: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def limits(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the lowest and the highest value that each element of an input may have.
 
         Both are float64 `[n]`, in the order of the flattened input.
         """
-        begin = self.firsts[place] + 1
-        part = slice(begin, begin + self._sizes[place])
+        begin = self.firsts[index] + 1
+        part = slice(begin, begin + self._sizes[index])
         return self._low[part], self._high[part]
 
-    def _involved(self, shadow: Shadow) -> list[int]:
+    def _inputs_of(self, shadow: Shadow) -> list[int]:
         """Return the places of the inputs in a tensor: of a part of several, of that part's."""
-        own = shadow.origin > 0
-        if bool(shadow.scale[own].isnan().any()):
+        from_inputs = shadow.origin > 0
+        if bool(shadow.scale[from_inputs].isnan().any()):
             return sorted(shadow.inputs)
-        found = shadow.origin[own].long().unique() - 1
+        elements = shadow.origin[from_inputs].long().unique() - 1
         ends = torch.tensor(self.firsts)
-        return sorted(set((torch.bucketize(found, ends, right=True) - 1).tolist()))
+        return sorted(set((torch.bucketize(elements, ends, right=True) - 1).tolist()))
 
     def _limit(
         self, shadow: Shadow, where: torch.Tensor, bound: float | torch.Tensor, *, is_low: bool
@@ -115,8 +115,8 @@ class Uses:
         edge = (bound - shadow.offset) / shadow.scale
         for rising in (True, False):
             picked = where & ((shadow.scale > 0) if rising else (shadow.scale < 0))
-            places, edges = shadow.origin[picked].long(), edge[picked]
+            elements, edges = shadow.origin[picked].long(), edge[picked]
             if rising == is_low:
-                self._low.scatter_reduce_(0, places, edges, "amax")
+                self._low.scatter_reduce_(0, elements, edges, "amax")
             else:
-                self._high.scatter_reduce_(0, places, edges, "amin")
+                self._high.scatter_reduce_(0, elements, edges, "amin")

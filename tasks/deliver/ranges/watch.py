@@ -15,7 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from handoff.tasks.deliver.ranges import shadow as shadows
 from handoff.tasks.deliver.ranges.shadow import Shadow
-from handoff.tasks.deliver.ranges.steps import STEPS, Called
+from handoff.tasks.deliver.ranges.steps import STEPS, OperatorCall
 from handoff.tasks.deliver.ranges.uses import Kind, Table, Uses
 
 # Each element of the result is one of the first argument's.
@@ -27,7 +27,7 @@ _MOVES = frozenset((
 ))  # fmt: skip
 _RESHAPES = frozenset(("view", "_unsafe_view", "reshape", "_reshape_alias"))
 # The values have no part in the result.
-_BLIND = frozenset((
+_WITHOUT_VALUES = frozenset((
     "ones_like", "zeros_like", "full_like", "empty_like", "rand_like", "randn_like", "new_ones",
     "new_zeros", "new_full", "new_empty", "new_empty_strided", "sym_size", "sym_numel",
     "sym_stride", "_assert_tensor_metadata",
@@ -55,13 +55,13 @@ class ValueWatch(TorchDispatchMode):
         self.uses = Uses(inputs)
         self._names = names
         # What is followed, and all that was computed from an input.
-        self._known: Any = WeakTensorKeyDictionary()
+        self._shadows: Any = WeakTensorKeyDictionary()
         self._computed: Any = WeakTensorKeyDictionary()
-        for place, tensor in enumerate(inputs):
+        for index, tensor in enumerate(inputs):
             self._computed[tensor] = True
             if not tensor.is_complex() and tensor.dtype is not torch.bool:
-                first = self.uses.firsts[place]
-                self._known[tensor] = shadows.of_input(tensor, first, place)
+                first = self.uses.firsts[index]
+                self._shadows[tensor] = shadows.of_input(tensor, first, index)
 
     def __torch_dispatch__(
         self,
@@ -74,21 +74,21 @@ class ValueWatch(TorchDispatchMode):
         kwargs = kwargs or {}
         tensors = _tensors((args, kwargs))
         is_computed = any(tensor in self._computed for tensor in tensors)
-        known = [tensor for tensor in tensors if tensor in self._known]
+        followed = [tensor for tensor in tensors if tensor in self._shadows]
         result = func(*args, **kwargs)
         if not is_computed:
             return result
         name = func._schema.name.partition("::")[2]
         name = name if name == "_to_copy" else name.removesuffix("_copy")
-        if name not in _BLIND:
+        if name not in _WITHOUT_VALUES:
             for tensor in _tensors(result):
                 self._computed[tensor] = True
-        if known:
+        if followed:
             try:
-                self._follow(func, _called(func, name, args, kwargs, result))
+                self._process_call(func, _to_operator_call(func, name, args, kwargs, result))
             except (RuntimeError, ValueError, TypeError, IndexError):
                 # Nothing is concluded of what can't be followed: it becomes a question.
-                self._note_each(known, "unread", _given_to(name))
+                self._note_each(followed, "unread", _describe_use(name))
         return result
 
     def end(self, outputs: Sequence[torch.Tensor]) -> Uses:
@@ -97,17 +97,17 @@ class ValueWatch(TorchDispatchMode):
         Outputs may be of any shapes and dtypes.
         """
         for tensor in outputs:
-            known = self._known.get(tensor)
-            if known is not None and not known.is_untouched:
-                self.note(known, "counted with")
+            shadow = self._shadows.get(tensor)
+            if shadow is not None and not shadow.is_untouched:
+                self.note(shadow, "counted with")
         return self.uses
 
     def shadow_of(self, value: object) -> Shadow:
         """Return what is known of an argument."""
         if isinstance(value, torch.Tensor):
-            if value in self._known:
-                known: Shadow = self._known[value]
-                return known
+            if value in self._shadows:
+                shadow: Shadow = self._shadows[value]
+                return shadow
             if value in self._computed or value.is_complex():
                 return shadows.of_unknown(value)
         if isinstance(value, (torch.Tensor, int, float)):
@@ -118,54 +118,54 @@ class ValueWatch(TorchDispatchMode):
         """Note a use of the inputs in a shadow."""
         self.uses.note(shadow, kind, what)
 
-    def keep(self, shadow: Shadow, result: torch.Tensor) -> None:
+    def follow_result(self, shadow: Shadow, result: torch.Tensor) -> None:
         """Follow a result, to whose shape the shadow broadcasts, from here on; bool isn't."""
         if result.dtype is not torch.bool:
-            (found,) = shadows.moved((shadow,), lambda parts: parts[0].expand(result.shape))
-            self._known[result] = found
+            (expanded,) = shadows.transform((shadow,), lambda parts: parts[0].expand(result.shape))
+            self._shadows[result] = expanded
 
-    def _follow(self, func: Any, call: Called) -> None:  # noqa: ANN401 - an operator
+    def _process_call(self, func: Any, call: OperatorCall) -> None:  # noqa: ANN401 - an operator
         """Note the uses in one call, and follow its result where it can be."""
         name = call.name
-        looks_up = self._look_up(call)
+        looks_up = self._note_lookups(call)
         if name in _COMPARISONS:
             self._compare(*call.args[:2])
         elif name in STEPS:
-            found = STEPS[name](self, call)
-            if found is not None:
-                self.keep(found, call.result)
+            result = STEPS[name](self, call)
+            if result is not None:
+                self.follow_result(result, call.result)
         elif name in _RESHAPES:
             shape = call.result.shape
-            (found,) = shadows.moved((self.shadow_of(call.args[0]),),
+            (result,) = shadows.transform((self.shadow_of(call.args[0]),),
                                      lambda parts: parts[0].reshape(shape))  # fmt: skip
-            self.keep(found, call.result)
+            self.follow_result(result, call.result)
         elif name in _MOVES:
             if self._is_followed(call.args[0]):
                 self._move(func, call)
         elif name in _EXTREMES:
             self._note_each(_tensors(call.args), "summed", "")
-        elif not looks_up and name not in _BLIND:
-            self._note_each(_tensors((call.args, call.named)), "unread", _given_to(name))
+        elif not looks_up and name not in _WITHOUT_VALUES:
+            self._note_each(_tensors((call.args, call.kwargs)), "unread", _describe_use(name))
 
-    def _look_up(self, call: Called) -> bool:
-        """Note what is looked up by number in this call; tell whether it is such a call."""
+    def _note_lookups(self, call: OperatorCall) -> bool:
+        """Note what is looked up by number in this call; return whether it is such a call."""
         name, args = call.name, call.args
         if name == "embedding" or name.startswith("_embedding_bag"):
-            self._looked_up(args[1], args[0], 0)
+            self._note_lookup(args[1], args[0], 0)
             # The offsets of bags, and weights of each one in them.
-            self._note_each(_tensors(args[2:]), "unread", _given_to(name))
+            self._note_each(_tensors(args[2:]), "unread", _describe_use(name))
         elif name in _BY_INDICES:
-            for axis, index in enumerate(_placed(args[1])):
-                self._looked_up(index, args[0], axis)
-            self._note_each(_tensors(args[2:]), "unread", _given_to(name))
+            for axis, index in enumerate(_expand_masks(args[1])):
+                self._note_lookup(index, args[0], axis)
+            self._note_each(_tensors(args[2:]), "unread", _describe_use(name))
         elif name in _ALONG_AXIS:
-            self._looked_up(args[2], args[0], int(args[1]))
-            self._note_each(_tensors(args[3:]), "unread", _given_to(name))
+            self._note_lookup(args[2], args[0], int(args[1]))
+            self._note_each(_tensors(args[3:]), "unread", _describe_use(name))
         else:
             return False
         return True
 
-    def _looked_up(self, index: object, table: torch.Tensor, axis: int) -> None:
+    def _note_lookup(self, index: object, table: torch.Tensor, axis: int) -> None:
         if self._is_followed(index) and table.dim():
             key = table.untyped_storage().data_ptr()
             name = "" if table in self._computed else self._names.get(key, "")
@@ -176,18 +176,18 @@ class ValueWatch(TorchDispatchMode):
             if self._is_followed(one):
                 self.uses.compare(self.shadow_of(one), self.shadow_of(other))
 
-    def _move(self, func: Any, call: Called) -> None:  # noqa: ANN401 - an operator
+    def _move(self, func: Any, call: OperatorCall) -> None:  # noqa: ANN401 - an operator
         first, rest = call.args[0], call.args[1:]
         several = isinstance(first, (list, tuple))
-        known = [self.shadow_of(one) for one in (first if several else [first])]
+        operands = [self.shadow_of(tensor) for tensor in (first if several else [first])]
 
         def move(parts: Sequence[torch.Tensor]) -> object:
             return func(list(parts) if several else parts[0], *rest)
 
         # Arguments by name (a memory format) say nothing of the elements.
-        found = shadows.moved(known, move)
-        for tensor, one in zip(_tensors(call.result), found, strict=True):
-            self.keep(one, tensor)
+        results = shadows.transform(operands, move)
+        for tensor, result in zip(_tensors(call.result), results, strict=True):
+            self.follow_result(result, tensor)
 
     def _note_each(self, tensors: Sequence[torch.Tensor], kind: Kind, what: str) -> None:
         for tensor in tensors:
@@ -199,22 +199,22 @@ class ValueWatch(TorchDispatchMode):
     def _is_followed(self, value: object) -> bool:
         if isinstance(value, (list, tuple)):
             return any(self._is_followed(one) for one in value)
-        return isinstance(value, torch.Tensor) and value in self._known
+        return isinstance(value, torch.Tensor) and value in self._shadows
 
 
-def _called(
+def _to_operator_call(
     func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any  # noqa: ANN401
-) -> Called:  # fmt: skip
+) -> OperatorCall:  # fmt: skip
     """Return a call with its arguments in their places, and defaults where none was given."""
     arguments = func._schema.arguments
-    given = [
+    defaults = [
         kwargs.get(a.name, a.default_value) for a in arguments[len(args) :] if not a.kwarg_only
     ]
-    named = {a.name: kwargs[a.name] for a in arguments if a.kwarg_only and a.name in kwargs}
-    return Called(name, [*args, *given], named, result)
+    keywords = {a.name: kwargs[a.name] for a in arguments if a.kwarg_only and a.name in kwargs}
+    return OperatorCall(name, [*args, *defaults], keywords, result)
 
 
-def _given_to(name: str) -> str:
+def _describe_use(name: str) -> str:
     """Say where a value went, by the name that people call the operator by: `unique`."""
     return f"given to {name.strip('_').rstrip('0123456789') if name.startswith('_') else name}"
 
@@ -223,10 +223,10 @@ def _tensors(values: Any) -> list[torch.Tensor]:  # noqa: ANN401 - whatever an o
     return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
-def _placed(indices: Sequence[Any]) -> list[Any]:
+def _expand_masks(indices: Sequence[Any]) -> list[Any]:
     """Return one index for each axis of what is indexed: a mask stands for as many as it has."""
-    placed: list[Any] = []
+    expanded: list[Any] = []
     for index in indices:
         is_mask = isinstance(index, torch.Tensor) and index.dtype is torch.bool
-        placed += [None] * index.dim() if is_mask else [index]
-    return placed
+        expanded += [None] * index.dim() if is_mask else [index]
+    return expanded

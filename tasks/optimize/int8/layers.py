@@ -30,7 +30,7 @@ class Grid:
     scale: float
     zero: int
 
-    def rounded(self, tensor: torch.Tensor) -> torch.Tensor:
+    def round(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the numbers of the grid that are nearest, in the tensor's own shape and dtype."""
         steps = torch.clamp(torch.round(tensor / self.scale) + self.zero, 0, LEVELS)
         return (steps - self.zero) * self.scale
@@ -53,9 +53,9 @@ class Observer:
     def __init__(self) -> None:
         """Begin with nothing seen."""
         self._low, self._high = 0.0, 0.0
-        self._seen: list[torch.Tensor] = []
+        self._samples: list[torch.Tensor] = []
 
-    def see(self, tensor: torch.Tensor) -> None:
+    def observe(self, tensor: torch.Tensor) -> None:
         """Take in a batch's values: a floating-point tensor of any shape; what isn't finite not."""
         flat = tensor.detach().flatten()
         flat = flat[flat.isfinite()]
@@ -63,23 +63,23 @@ class Observer:
             return
         self._low = min(self._low, float(flat.min()))
         self._high = max(self._high, float(flat.max()))
-        if len(self._seen) < _BATCHES:
+        if len(self._samples) < _BATCHES:
             step = -(-flat.numel() // _VALUES_A_BATCH)
-            self._seen.append(flat[::step].double())
+            self._samples.append(flat[::step].double())
 
     def grid(self) -> Grid:
         """Return the grid to use; one of zeros alone where nothing else was seen."""
-        whole = grid_of(self._low, self._high)
-        if not self._seen:
-            return whole
-        values = torch.cat(self._seen)
+        min_max = grid_of(self._low, self._high)
+        if not self._samples:
+            return min_max
+        values = torch.cat(self._samples)
         ends = torch.tensor([end for tail in _TAILS for end in (tail, 1 - tail)]).double()
         # torch.quantile takes 16 million elements at most.
-        found = torch.quantile(values[: 1 << 24], ends).tolist()
+        percentiles = torch.quantile(values[: 1 << 24], ends).tolist()
         ranges = [(self._low * part, self._high * part) for part in _PARTS]
-        ranges += list(zip(found[::2], found[1::2], strict=True))
-        grids = [whole, *(grid_of(low, high) for low, high in ranges)]
-        return min(grids, key=lambda grid: float((grid.rounded(values) - values).square().mean()))
+        ranges += list(zip(percentiles[::2], percentiles[1::2], strict=True))
+        grids = [min_max, *(grid_of(low, high) for low, high in ranges)]
+        return min(grids, key=lambda grid: float((grid.round(values) - values).square().mean()))
 
 
 _ATEN = torch.ops.aten
@@ -92,13 +92,13 @@ Tensors = tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution or a linear layer: its call, what it is given, and its weight.
+    """A convolution or a linear layer: its call, its input, and its weight.
 
-    What it is given is what has made the values, however they were laid out in memory since.
+    `source` is what has made the input's values, however they were laid out in memory since.
     """
 
     node: torch.fx.Node
-    given: torch.fx.Node
+    source: torch.fx.Node
     weight: torch.fx.Node
 
 
@@ -106,18 +106,18 @@ def find_layers(program: ExportedProgram) -> list[Layer]:
     """Return the float32 convolutions of images and linear layers whose weights are constants.
 
     Of one channel, how an image lies in memory is ambiguous, and oneDNN's result lies otherwise
-    than Inductor (2.15) takes for granted: such a convolution, which is a small one, isn't told.
+    than Inductor (2.15) takes for granted: such a convolution, which is a small one, is left out.
     """
     return [
-        Layer(node, given, weight)
+        Layer(node, source, weight)
         for node in program.graph.nodes
         if node.target in (CONVOLUTION, LINEAR)
-        and isinstance(given := source_of(node.args[0]), torch.fx.Node)
+        and isinstance(source := source_of(node.args[0]), torch.fx.Node)
         and isinstance(weight := node.args[1], torch.fx.Node)
         and state_name(program, weight)
-        and all(map(_is_float32, (given, weight)))
+        and all(map(_is_float32, (source, weight)))
         and weight.meta["val"].dim() == (4 if node.target is CONVOLUTION else 2)
-        and not (node.target is CONVOLUTION and given.meta["val"].shape[1] == 1)
+        and not (node.target is CONVOLUTION and source.meta["val"].shape[1] == 1)
     ]
 
 
@@ -133,22 +133,22 @@ def _is_float32(node: torch.fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype is torch.float32
 
 
-def summands(layers: Sequence[Layer]) -> list[torch.fx.Node]:
+def find_summands(layers: Sequence[Layer]) -> list[torch.fx.Node]:
     """Return what is added to a convolution's result where that goes nowhere else.
 
     These are the tensors that have a grid beside the layers' own inputs: of such sums int8 is made.
     """
-    found: dict[torch.fx.Node, None] = {}
+    summands: dict[torch.fx.Node, None] = {}
     for layer in layers:
         only, *more = [*layer.node.users, None]
         if layer.node.target is CONVOLUTION and more == [None] and is_sum(only):
-            others = [source_of(one) for one in only.args if one is not layer.node]
-            found |= dict.fromkeys(one for one in others if isinstance(one, torch.fx.Node))
-    return list(found)
+            sources = [source_of(one) for one in only.args if one is not layer.node]
+            summands |= dict.fromkeys(one for one in sources if isinstance(one, torch.fx.Node))
+    return list(summands)
 
 
 def is_sum(node: torch.fx.Node | None) -> bool:
-    """Tell whether a call adds two float32 tensors of one shape."""
+    """Return whether a call adds two float32 tensors of one shape."""
     if node is None or node.target not in (_ATEN.add.Tensor, _ATEN.add_.Tensor) or node.kwargs:
         return False
     values = [one.meta.get("val") for one in node.args if isinstance(one, torch.fx.Node)]
@@ -170,12 +170,12 @@ class Int8Weight:
     steps: torch.Tensor
     scales: torch.Tensor
 
-    def rounded(self) -> torch.Tensor:
+    def dequantize(self) -> torch.Tensor:
         """Return the weight that is computed with, float32 `[out, ...]`."""
         return self.steps.float() * self.scales.view(-1, *[1] * (self.steps.dim() - 1))
 
 
-def int8_weight(weight: torch.Tensor) -> Int8Weight:
+def quantize_weight(weight: torch.Tensor) -> Int8Weight:
     """Return a float32 weight `[out, ...]` as int8, symmetrically by its largest of each output."""
     value = weight.detach()
     # A row of zeros has no scale of its own, and needs none.
@@ -186,8 +186,8 @@ def int8_weight(weight: torch.Tensor) -> Int8Weight:
     return Int8Weight(steps, scales)
 
 
-class _Observing(torch.fx.Interpreter):
-    """Shows each wanted node's values to its observer."""
+class _ObservingInterpreter(torch.fx.Interpreter):
+    """Shows the values of each node that has an observer to that."""
 
     def __init__(
         self, module: torch.fx.GraphModule, observers: Mapping[torch.fx.Node, Observer]
@@ -198,7 +198,7 @@ class _Observing(torch.fx.Interpreter):
     def run_node(self, n: torch.fx.Node) -> Any:  # noqa: ANN401 - whatever the node returns
         value = super().run_node(n)
         if n in self._observers:
-            self._observers[n].see(value)
+            self._observers[n].observe(value)
         return value
 
 
@@ -210,14 +210,14 @@ def observe_grids(
     These are the program's inputs, of its own shapes and dtypes.
     """
     observers = {tensor: Observer() for tensor in tensors}
-    observing = _Observing(program.graph_module, observers)
+    observing = _ObservingInterpreter(program.graph_module, observers)
     with torch.no_grad():
         for batch in batches:
             observing.run(*[tensor.clone() for tensor in lifted_inputs(program, batch)])
     return {node: observer.grid() for node, observer in observers.items()}
 
 
-class _Rounding(torch.fx.Interpreter):
+class _RoundingInterpreter(torch.fx.Interpreter):
     """Computes some layers as int8 would: their inputs on a grid, their weights on theirs."""
 
     def __init__(
@@ -231,15 +231,15 @@ class _Rounding(torch.fx.Interpreter):
         if n not in self._weights:
             return super().run_node(n)
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        given = args[0]
+        value = args[0]
         source = source_of(n.args[0])
         assert isinstance(source, torch.fx.Node)
-        grid = self._grids.get(source) or grid_of(float(given.min()), float(given.max()))
-        return self.call_function(n.target, (grid.rounded(given), self._weights[n], *args[2:]),
+        grid = self._grids.get(source) or grid_of(float(value.min()), float(value.max()))
+        return self.call_function(n.target, (grid.round(value), self._weights[n], *args[2:]),
                                   kwargs)  # fmt: skip
 
 
-def influence(
+def measure_influence(
     program: ExportedProgram,
     layers: Collection[Layer],
     grids: Mapping[torch.fx.Node, Grid],
@@ -250,32 +250,32 @@ def influence(
     `batch` is of the program's own shapes and dtypes; a tensor without a grid gets that of its own
     values, as it will at each call.
     """
-    held = lifted_tensors(program)
+    tensors = lifted_tensors(program)
     exact = _run(program, {}, grids, batch)
-    found = {}
+    distances = {}
     for layer in layers:
-        weights = {layer.node: int8_weight(held[layer.weight.name]).rounded()}
-        found[layer] = _apart(_run(program, weights, grids, batch), exact)
-    return found
+        weights = {layer.node: quantize_weight(tensors[layer.weight.name]).dequantize()}
+        distances[layer] = _relative_distance(_run(program, weights, grids, batch), exact)
+    return distances
 
 
 def _run(
     program: ExportedProgram, weights: Mapping[torch.fx.Node, torch.Tensor],
     grids: Mapping[torch.fx.Node, Grid], batch: Tensors,
 ) -> Tensors:  # fmt: skip
-    rounding = _Rounding(program.graph_module, weights, grids)
+    rounding = _RoundingInterpreter(program.graph_module, weights, grids)
     with torch.no_grad():
         return flat_tensors(
             rounding.run(*[tensor.clone() for tensor in lifted_inputs(program, batch)])
         )
 
 
-def _apart(got: Tensors, exact: Tensors) -> float:
+def _relative_distance(got: Tensors, exact: Tensors) -> float:
     """Return the largest relative RMS distance among the floating-point outputs."""
     largest = 0.0
     for one, other in zip(got, exact, strict=True):
         if other.is_floating_point() and other.numel():
             size = float(other.double().square().mean().sqrt())
-            apart = float((one.double() - other.double()).square().mean().sqrt())
-            largest = max(largest, apart / size if size else apart)
+            distance = float((one.double() - other.double()).square().mean().sqrt())
+            largest = max(largest, distance / size if size else distance)
     return largest

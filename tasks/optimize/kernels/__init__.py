@@ -50,7 +50,7 @@ def own_definitions() -> tuple[str, ...]:
 
 
 def compiler_options(program: ExportedProgram) -> dict[str, object]:
-    """Return what AOTInductor has to be told for the operators in `program` that aren't torch's."""
+    """Return the options that AOTInductor needs for operators in `program` that aren't torch's."""
     namespaces = {
         target.namespace for node in program.graph.nodes
         if isinstance(target := node.target, torch._ops.OpOverload) and target not in INT8_LAYERS

@@ -13,15 +13,17 @@ _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 
 
 @torch.library.custom_op("handoff::attention_cpu", mutates_args=(), device_types="cpu")
-def _on_the_cpu(
+def _attention_cpu(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
 ) -> Tensor:
     attended: Tensor = _ATTENTION(query, key, value, mask, scale=scale)
     return attended.transpose(1, 2).contiguous().transpose(1, 2)
 
 
-@_on_the_cpu.register_fake
-def _shape(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+@_attention_cpu.register_fake
+def _fake_attention_cpu(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
+) -> Tensor:
     batch, heads, length, _ = query.shape
     return query.new_empty((batch, length, heads, value.shape[-1])).transpose(1, 2)
 
@@ -44,5 +46,5 @@ def attention(
         mask = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     if value.stride(-1) != 1:
         value = value.contiguous()
-    own: Tensor = _on_the_cpu(query, key, value, mask, scale)
-    return own
+    result: Tensor = _attention_cpu(query, key, value, mask, scale)
+    return result

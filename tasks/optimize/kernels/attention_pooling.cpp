@@ -12,13 +12,13 @@ __attribute__((optimize("O3"))) AOTITorchError aoti_torch_cpu_attention_pooling_
     int64_t* sizes = nullptr;
     int64_t* strides = nullptr;
     int64_t axes = 0;
-    bool open(AtenTensorHandle tensor, int32_t wanted) {
+    bool open(AtenTensorHandle tensor, int32_t expected) {
       int32_t dtype = -1;
       return aoti_torch_get_data_ptr(tensor, &data) == AOTI_TORCH_SUCCESS &&
           aoti_torch_get_sizes(tensor, &sizes) == AOTI_TORCH_SUCCESS &&
           aoti_torch_get_strides(tensor, &strides) == AOTI_TORCH_SUCCESS &&
           aoti_torch_get_dim(tensor, &axes) == AOTI_TORCH_SUCCESS &&
-          aoti_torch_get_dtype(tensor, &dtype) == AOTI_TORCH_SUCCESS && dtype == wanted;
+          aoti_torch_get_dtype(tensor, &dtype) == AOTI_TORCH_SUCCESS && dtype == expected;
     }
     int64_t size(int64_t axis) const { return axis < axes ? sizes[axis] : -1; }
   };
@@ -35,28 +35,28 @@ __attribute__((optimize("O3"))) AOTITorchError aoti_torch_cpu_attention_pooling_
   const int64_t rows = i.size(0), length = i.size(1), width = t.size(1);
   const int64_t known = t.size(0), kinds_known = c.size(0);
   // Torch would broadcast sizes of 1, beyond which this would read.
-  const struct Wanted {
+  const struct Expected {
     const char* name;
-    const View* given;
+    const View* view;
     int64_t axes, sizes[3];
   } all[] = {
       {"table", &t, 2, {known, width}}, {"categories", &c, 2, {kinds_known, width}},
       {"ids", &i, 2, {rows, length}}, {"kinds", &k, 2, {rows, length}},
       {"weight", &w, 2, {rows, length}}, {"present", &p, 2, {rows, length}},
       {"gate", &g, 1, {width}}, {"target", &q, 3, {rows, 1, width}}};
-  const auto told = [](const int64_t* sizes, int64_t axes) {
+  const auto format = [](const int64_t* sizes, int64_t axes) {
     std::string text = "[";
     for (int64_t a = 0; a < axes; ++a) text += (a ? ", " : "") + std::to_string(sizes[a]);
     return text + "]";
   };
-  for (const Wanted& wanted : all) {
-    bool fits = wanted.given->axes == wanted.axes;
-    for (int64_t a = 0; fits && a < wanted.axes; ++a)
-      fits = wanted.given->sizes[a] == wanted.sizes[a];
+  for (const Expected& expected : all) {
+    bool fits = expected.view->axes == expected.axes;
+    for (int64_t a = 0; fits && a < expected.axes; ++a)
+      fits = expected.view->sizes[a] == expected.sizes[a];
     if (fits) continue;
-    std::cerr << "attention_pooling: expected " << wanted.name << " of the sizes "
-              << told(wanted.sizes, wanted.axes) << ", got "
-              << told(wanted.given->sizes, wanted.given->axes) << std::endl;
+    std::cerr << "attention_pooling: expected " << expected.name << " of the sizes "
+              << format(expected.sizes, expected.axes) << ", got "
+              << format(expected.view->sizes, expected.view->axes) << std::endl;
     return AOTI_TORCH_FAILURE;
   }
 
@@ -174,7 +174,7 @@ __attribute__((optimize("O3"))) AOTITorchError aoti_torch_cpu_attention_pooling_
   }
   if (!sum.open(*total, number) || !mean.open(*attended, number)) return refuse();
 
-  // No exception may leave a parallel region, so what is wrong is noted there and told behind it.
+  // No exception may leave a parallel region, so what is wrong is noted there and reported after.
   bool known_ids = true, has_room = true;
 #pragma omp parallel reduction(&& : known_ids, has_room) if (rows * length * width > 65536)
   {

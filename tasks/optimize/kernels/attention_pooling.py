@@ -55,7 +55,7 @@ def composition(
 
 
 @torch.library.custom_op("handoff::attention_pooling_cpu", mutates_args=(), device_types="cpu")
-def _on_the_cpu(
+def _attention_pooling_cpu(
     table: Tensor,
     ids: Tensor,
     categories: Tensor,
@@ -76,8 +76,8 @@ def _on_the_cpu(
     )
 
 
-@_on_the_cpu.register_fake
-def _shapes(
+@_attention_pooling_cpu.register_fake
+def _fake_attention_pooling_cpu(
     table: Tensor,
     ids: Tensor,
     categories: Tensor,
@@ -124,7 +124,7 @@ def attention_pooling(
     if table.is_cuda:
         from handoff.tasks.optimize.kernels.attention_pooling_triton import launch as pool
     else:
-        pool = _on_the_cpu
+        pool = _attention_pooling_cpu
     return pool(
         table, ids, categories, kinds, gate, weight, target, present, mix, slope, scale, fill
     )
@@ -146,7 +146,7 @@ def _check_sizes(
             f"expected a table [V, W] and ids [N, L], got {list(table.shape)} and {list(ids.shape)}"
         )
     rows, width = ids.shape[0], table.shape[1]
-    for name, given, wanted in (
+    for name, tensor, expected in (
         ("categories", categories, (categories.shape[0], width)),
         ("kinds", kinds, tuple(ids.shape)),
         ("weight", weight, tuple(ids.shape)),
@@ -154,9 +154,9 @@ def _check_sizes(
         ("gate", gate, (width,)),
         ("target", target, (rows, 1, width)),
     ):
-        if tuple(given.shape) != wanted:
+        if tuple(tensor.shape) != expected:
             raise ValueError(
-                f"expected {name} of the sizes {list(wanted)}, got {list(given.shape)}"
+                f"expected {name} of the sizes {list(expected)}, got {list(tensor.shape)}"
             )
 
 

@@ -32,7 +32,7 @@ def attention_pooling_kernel(
     columns = tl.arange(0, BLOCK_W)
     inside = columns < width
     gates = tl.load(gate + columns, mask=inside, other=0.0)
-    wanted = tl.load(target + n * width + columns, mask=inside, other=0.0)
+    query = tl.load(target + n * width + columns, mask=inside, other=0.0)
     sums = tl.zeros([BLOCK_W], dtype=tl.float32)
     means = tl.zeros([BLOCK_W], dtype=tl.float32)
     largest = tl.full([], float("-inf"), tl.float32)
@@ -42,14 +42,14 @@ def attention_pooling_kernel(
     for start in range(0, length, BLOCK_L):
         places = start + tl.arange(0, BLOCK_L)
         valid = places < length
-        here = tl.load(present + n * present_stride + places * present_step, mask=valid, other=0)
-        here = (here != 0) & valid
+        mark = tl.load(present + n * present_stride + places * present_step, mask=valid, other=0)
+        is_present = (mark != 0) & valid
         share = tl.load(weight + n * weight_stride + places * weight_step, mask=valid, other=0.0)
-        needed = here | (share != 0.0)
+        needed = is_present | (share != 0.0)
         row = tl.load(ids + n * ids_stride + places * ids_step, mask=needed, other=0)
         kind = tl.load(kinds + n * kinds_stride + places * kinds_step, mask=needed, other=0)
         known = (row >= 0) & (row < items) & (kind >= 0) & (kind < categories_known)
-        seen |= here
+        seen |= is_present
         unknown |= needed & ~known
         loaded = (needed & known)[:, None] & inside[None, :]
         values = tl.load(table + row[:, None] * width + columns[None, :], mask=loaded, other=0.0)
@@ -59,8 +59,8 @@ def attention_pooling_kernel(
         values *= gates[None, :]
         values = tl.where(values > 0.0, values, values * slope)
         sums += tl.sum(values * share[:, None], axis=0)
-        score = tl.sum(values * wanted[None, :], axis=1) * scale
-        score = tl.where(here, score, fill)
+        score = tl.sum(values * query[None, :], axis=1) * scale
+        score = tl.where(is_present, score, fill)
         score = tl.where(valid, score, float("-inf"))
         larger = tl.maximum(largest, tl.max(score, axis=0))
         # With a fill of -inf there may be nothing larger yet, and its difference to itself is NaN.
@@ -68,8 +68,8 @@ def attention_pooling_kernel(
         shrink = tl.exp(largest - base)
         exponent = tl.where(valid, tl.exp(score - base), 0.0)
         everything = everything * shrink + tl.sum(exponent, axis=0)
-        kept = tl.where(here, exponent, 0.0)
-        means = means * shrink + tl.sum(values * kept[:, None], axis=0)
+        present_exponent = tl.where(is_present, exponent, 0.0)
+        means = means * shrink + tl.sum(values * present_exponent[:, None], axis=0)
         largest = larger
     # Where nothing is present attention is 0, as torch's is, whatever the softmax of the fill is.
     means = tl.where(tl.max(seen.to(tl.int32), axis=0) > 0, means / everything, 0.0)

@@ -1,4 +1,4 @@
-"""Lets torch.export follow what rounds as in training: it isn't told what these operators give.
+"""Lets torch.export follow what rounds as in training: it doesn't know what these operators give.
 
 They are whole in libtorch, where eager and a package call them; only the shapes of their results,
 which torch's fake tensors have for fixed sizes alone (2.11 to 2.15), are said here.
@@ -15,7 +15,7 @@ _OPERATORS = (
 )
 
 
-def _rounded_and_mask(x: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.Tensor]:
+def _fake_cachemask(x: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.Tensor]:
     """Return tensors as the result, and the mask of what was within the range, are."""
     return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
 
@@ -23,4 +23,4 @@ def _rounded_and_mask(x: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.
 for _operator in _OPERATORS:
     # A torch that knows them itself is left alone.
     if not torch._C._dispatch_has_kernel_for_dispatch_key(_operator, "Meta"):
-        torch.library.register_fake(_operator, _rounded_and_mask)
+        torch.library.register_fake(_operator, _fake_cachemask)

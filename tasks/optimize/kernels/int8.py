@@ -5,7 +5,7 @@ once where the compiler folds constants (`freezing`), the other takes it. A grap
 couldn't be written: torch.export (2.11 to 2.15) has no form for their empty lists of numbers.
 
 What is given is uint8 on a grid, `(q - zero) * scale`; the weight int8 `[out, ...]`, symmetric,
-with a float32 scale `[out]`. The result is float32, or uint8 on the grid that `onto` tells (scale
+with a float32 scale `[out]`. The result is float32, or uint8 on the grid that `onto` says (scale
 and zero, as floats).
 """
 
@@ -24,11 +24,11 @@ if not torch._C._dispatch_has_kernel_for_dispatch_key(_PREPACK, "Meta"):
     torch.library.register_fake(_PREPACK, lambda weight, *_: torch.empty_like(weight))
 
 
-def _result(onto: Sequence[float]) -> tuple[float, int, torch.dtype]:
+def _output_format(onto: Sequence[float]) -> tuple[float, int, torch.dtype]:
     return (onto[0], int(onto[1]), torch.uint8) if onto else (1.0, 0, torch.float32)
 
 
-def _after(activation: str) -> tuple[str, list[float], str]:
+def _post_op(activation: str) -> tuple[str, list[float], str]:
     """Return the activation as oneDNN takes it: its name, its numbers, and how it is computed."""
     name, *more = activation.split(":")
     if name == "hardtanh":
@@ -44,19 +44,19 @@ def _likely_sizes(images: Tensor) -> list[int]:
     and 1.6 times at 4. What it chooses for one batch does for all from 1 to 64 (2.15, AVX-512).
     """
     sizes: list[Any] = [*images.shape]
-    return [size if isinstance(size, int) else size.node.hint or _LIKELY for size in sizes]
+    return [size if isinstance(size, int) else size.node.hint or _DEFAULT_SIZE for size in sizes]
 
 
 # In the place of a size that nothing is known of.
-_LIKELY = 16
+_DEFAULT_SIZE = 16
 
 
-def _packed(
+def _prepack_convolution(
     steps: Tensor, grid: tuple[float, int], weight: tuple[Tensor, Tensor], form: tuple[Any, ...]
 ) -> Tensor:
     """Return a convolution's weight, given with its scales, as oneDNN takes it for `steps`."""
-    made: Tensor = _ONEDNN.qconv_prepack(*weight, *grid, *form, _likely_sizes(steps))
-    return made
+    result: Tensor = _ONEDNN.qconv_prepack(*weight, *grid, *form, _likely_sizes(steps))
+    return result
 
 
 @torch.library.triton_op("handoff::int8_convolution", mutates_args=())
@@ -82,11 +82,20 @@ def int8_convolution(
     """
     zeros = torch.zeros_like(scales, dtype=torch.int32)
     form = (list(stride), list(padding), list(dilation), groups)
-    packed = _packed(steps, (scale, zero), (weight, scales), form)
-    made: Tensor = _ONEDNN.qconv_pointwise.default(
-        steps, scale, zero, packed, scales, zeros, bias, *form, *_result(onto), *_after(activation)
+    packed = _prepack_convolution(steps, (scale, zero), (weight, scales), form)
+    result: Tensor = _ONEDNN.qconv_pointwise.default(
+        steps,
+        scale,
+        zero,
+        packed,
+        scales,
+        zeros,
+        bias,
+        *form,
+        *_output_format(onto),
+        *_post_op(activation),
     )
-    return made
+    return result
 
 
 @torch.library.custom_op("handoff::int8_convolution_packed", mutates_args=())
@@ -114,22 +123,22 @@ def int8_convolution_packed(
     be traced here (its functional form has no kernel while Inductor freezes, 2.15), so this one
     takes a copy, and what compiles lowers it to oneDNN's (`tasks.compile.int8_sums`).
     """
-    own = added.clone(memory_format=torch.channels_last)
+    result = added.clone(memory_format=torch.channels_last)
     _ONEDNN.qconv2d_pointwise.binary(
-        steps, scale, zero, packed, scales, zeros, own, bias,
-        stride, padding, dilation, groups, *_result(onto), added_scale, added_zero, "sum", 1.0,
-        activation, [], "",
+        steps, scale, zero, packed, scales, zeros, result, bias,
+        stride, padding, dilation, groups, *_output_format(onto), added_scale, added_zero,
+        "sum", 1.0, activation, [], "",
     )  # fmt: skip
-    return own
+    return result
 
 
 @int8_convolution_packed.register_fake
-def _like_the_summand(*given: Any) -> Tensor:  # noqa: ANN401 - of the operator's own types
-    return torch.empty_like(given[_ADDED], memory_format=torch.channels_last)
+def _fake_convolution_packed(*arguments: Any) -> Tensor:  # noqa: ANN401 - of the operator's own types
+    return torch.empty_like(arguments[_SUMMAND], memory_format=torch.channels_last)
 
 
 # The summand's place among the arguments above.
-_ADDED = 11
+_SUMMAND = 11
 
 
 @torch.library.triton_op("handoff::int8_convolution_added", mutates_args=())
@@ -157,12 +166,12 @@ def int8_convolution_added(
     """
     zeros = torch.zeros_like(scales, dtype=torch.int32)
     form = (list(stride), list(padding), list(dilation), groups)
-    packed = _packed(steps, (scale, zero), (weight, scales), form)
-    made: Tensor = torch.ops.handoff.int8_convolution_packed(
+    packed = _prepack_convolution(steps, (scale, zero), (weight, scales), form)
+    result: Tensor = torch.ops.handoff.int8_convolution_packed(
         steps, scale, zero, packed, scales, zeros, bias, *form, added, added_scale, added_zero,
         list(onto), activation,
     )  # fmt: skip
-    return made
+    return result
 
 
 @torch.library.triton_op("handoff::int8_linear", mutates_args=())
@@ -182,10 +191,18 @@ def int8_linear(
     """
     zeros = torch.zeros_like(scales, dtype=torch.int32)
     packed = _ONEDNN.qlinear_prepack(weight, None)
-    made: Tensor = _ONEDNN.qlinear_pointwise.default(
-        steps, scale, zero, packed, scales, zeros, bias, *_result(onto), *_after(activation)
+    result: Tensor = _ONEDNN.qlinear_pointwise.default(
+        steps,
+        scale,
+        zero,
+        packed,
+        scales,
+        zeros,
+        bias,
+        *_output_format(onto),
+        *_post_op(activation),
     )
-    return made
+    return result
 
 
 @torch.library.triton_op("handoff::int8_linear_measured", mutates_args=())
@@ -205,7 +222,15 @@ def int8_linear_measured(
     """
     zeros = torch.zeros_like(scales, dtype=torch.int32)
     packed = _ONEDNN.qlinear_prepack(weight, None)
-    made: Tensor = _ONEDNN.qlinear_pointwise.tensor(
-        steps, scale, zero, packed, scales, zeros, bias, *_result(onto), *_after(activation)
+    result: Tensor = _ONEDNN.qlinear_pointwise.tensor(
+        steps,
+        scale,
+        zero,
+        packed,
+        scales,
+        zeros,
+        bias,
+        *_output_format(onto),
+        *_post_op(activation),
     )
-    return made
+    return result

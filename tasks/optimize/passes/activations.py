@@ -11,7 +11,7 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.tasks.optimize.passes.state import add_call, describe_as, replace_node
+from handoff.tasks.optimize.passes.state import add_call, copy_metadata, replace_node
 
 _ATEN = torch.ops.aten
 _NAMES = (
@@ -26,10 +26,10 @@ _ACTIVATIONS: dict[Any, torch._ops.OpOverload] = {
 }
 
 
-def take_along(
-    layer: torch.fx.Node, made: torch.fx.Node
+def apply_activations(
+    layer: torch.fx.Node, result: torch.fx.Node
 ) -> tuple[list[torch.fx.Node], torch.fx.Node]:
-    """Apply the activations that follow `layer` alone to `made`, its result in another shape.
+    """Apply the activations that follow `layer` alone to `result`, which has another shape.
 
     Return the layer with those activations, and what stands for the last of them in that shape.
     """
@@ -40,15 +40,15 @@ def take_along(
         if function is None or follower.kwargs or follower.args[0] is not chain[-1]:
             break
         with layer.graph.inserting_before(follower):
-            made = add_call(layer.graph, function, (made, *follower.args[1:]))
+            result = add_call(layer.graph, function, (result, *follower.args[1:]))
         chain.append(follower)
-    return chain, made
+    return chain, result
 
 
 def replace_chain(program: ExportedProgram, chain: list[torch.fx.Node], new: torch.fx.Node) -> None:
     """Let every use of the chain's last node be one of `new`; erase all of it."""
     *others, last = chain
-    describe_as(new, last)
+    copy_metadata(new, last)
     replace_node(program, last, new)
     for node in reversed(others):
         node.graph.erase_node(node)

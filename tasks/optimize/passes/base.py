@@ -50,7 +50,7 @@ class Pass(ABC, Generic[Program]):
     # Parameter names, each with what it means; a recipe has to give all of them and no others.
     parameters: ClassVar[Mapping[str, str]] = {}
     # Regular expressions that parameters' values match. Both are plain literals: a recipe's
-    # mistakes are told before torch is imported, by reading this file (`optimize.recipe_names`).
+    # mistakes are found before torch is imported, by reading this file (`optimize.recipe_names`).
     forms: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, parameters: Mapping[str, str]) -> None:
@@ -148,21 +148,21 @@ def _calling_convention(program: torch.fx.GraphModule | ExportedProgram) -> obje
     result = program.graph.output_node().args[0]
     leaves, structure = pytree.tree_flatten(result)
     values = [leaf.meta.get("val") for leaf in leaves if isinstance(leaf, torch.fx.Node)]
-    given = [(str(v.shape), v.dtype) for v in values if isinstance(v, torch.Tensor)]
+    outputs = [(str(v.shape), v.dtype) for v in values if isinstance(v, torch.Tensor)]
     if isinstance(program, ExportedProgram):
         signature = program.graph_signature
         ranges = {str(k): str(v) for k, v in program.range_constraints.items()}
-        return signature.user_inputs, len(signature.user_outputs), ranges, structure, given
-    return [n.name for n in program.graph.find_nodes(op="placeholder")], structure, given
+        return signature.user_inputs, len(signature.user_outputs), ranges, structure, outputs
+    return [n.name for n in program.graph.find_nodes(op="placeholder")], structure, outputs
 
 
 def _contents(program: torch.fx.GraphModule | ExportedProgram) -> object:
-    """Return what tells two states of a program apart: its graph, and which tensors it holds."""
+    """Return what two states of a program may differ in: its graph, and which tensors it holds."""
     calls = [(n.name, n.op, str(n.target), str(n.args), str(n.kwargs)) for n in program.graph.nodes]
-    return calls, held_tensors(program)
+    return calls, tensor_versions(program)
 
 
-def held_tensors(
+def tensor_versions(
     program: torch.fx.GraphModule | ExportedProgram,
 ) -> dict[str, tuple[int, int]]:
     """Return where each tensor of a program lies, and how often it was written to."""

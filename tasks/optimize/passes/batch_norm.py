@@ -27,8 +27,8 @@ def scale_and_shift(
     return factor, state_value(program, shift) - state_value(program, mean) * factor
 
 
-def agree(between: torch.fx.Node, weight: object, *others: object) -> bool:
-    """Tell whether the layer's channels are on the batch norm's axis 1, and all is of one dtype.
+def channels_match(between: torch.fx.Node, weight: object, *others: object) -> bool:
+    """Return whether the layer's channels are on the batch norm's axis 1, and all is of one dtype.
 
     They are where what goes `between` the two has the weight's rank: not for a linear layer on
     `[N, L, C]`, nor for a convolution without a batch. A half-precision layer under a float32 batch

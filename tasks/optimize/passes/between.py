@@ -36,9 +36,9 @@ _SHAPES = (
     _ATEN.slice, _ATEN.select, _ATEN.contiguous, _ATEN.clone, _ATEN.pad, _ATEN.constant_pad_nd,
 )  # fmt: skip
 _PARTS = (_ATEN.split, _ATEN.chunk, _ATEN.unbind, _ATEN.split_with_sizes)
-_GO_ON = {*_ACTIVATIONS, *_SUMS, *_NORMS, *_POOLS, *_SHAPES}
+_PRECISION_PRESERVING = {*_ACTIVATIONS, *_SUMS, *_NORMS, *_POOLS, *_SHAPES}
 
-_PLAIN = {
+_OUT_OF_PLACE = {
     _ATEN.relu_.default: _ATEN.relu.default,
     _ATEN.silu_.default: _ATEN.silu.default,
     _ATEN.hardswish_.default: _ATEN.hardswish.default,
@@ -54,69 +54,73 @@ _PLAIN = {
 }
 
 Cast = Callable[[torch.fx.Node, torch.fx.Node], torch.fx.Node]
-Raise = Callable[[torch.fx.Node], None]
+Upcast = Callable[[torch.fx.Node], None]
 
 
-def carry_on(program: ExportedProgram, dtype: torch.dtype, cast: Cast, raise_again: Raise) -> None:
+def propagate_precision(
+    program: ExportedProgram, dtype: torch.dtype, cast: Cast, upcast: Upcast
+) -> None:
     """Let what follows an operator in `dtype` compute in it, too.
 
-    `cast(given, user)` casts a node to the dtype for one user, `raise_again` casts what a node
+    `cast(given, user)` casts a node to the dtype for one user, `upcast` casts what a node
     gives back to float32 for all that use it. What is written to through a view is left alone, and
     so is what is float32 by the graph's own casts.
     """
-    _write_elsewhere(program.graph, dtype)
+    _functionalize(program.graph, dtype)
     pure = pure_nodes(program.graph)
     for node in list(program.graph.nodes):
-        if _is_cast(node, dtype) and (source := _source(node.args[0], dtype)) is not None:
+        if _is_cast(node, dtype) and (source := _cast_source(node.args[0], dtype)) is not None:
             # To the precision that it had before it was raised.
             node.replace_all_uses_with(source)
             program.graph.erase_node(node)
-        elif node in pure and _overloads(node) in _GO_ON and _goes_on(node, dtype):
-            _take(node, dtype, cast)
-            raise_again(node)
-        elif node in pure and _overloads(node) in _PARTS and _goes_on(node, dtype):
-            _take(node, dtype, cast)
+        elif node not in pure or not _follows_cast(node, dtype):
+            continue
+        elif _overload_packet(node) in _PRECISION_PRESERVING:
+            _lower_arguments(node, dtype, cast)
+            upcast(node)
+        elif _overload_packet(node) in _PARTS:
+            _lower_arguments(node, dtype, cast)
             node.meta["val"] = [part.to(dtype) for part in node.meta["val"]]
             for part in list(node.users):
-                raise_again(part)
+                upcast(part)
     for node in reversed(program.graph.nodes):
         if _is_cast(node, torch.float32) and not node.users:
             program.graph.erase_node(node)
 
 
-def _write_elsewhere(graph: torch.fx.Graph, dtype: torch.dtype) -> None:
+def _functionalize(graph: torch.fx.Graph, dtype: torch.dtype) -> None:
     """Let activations and sums that write to their first argument make a tensor of their own.
 
     That changes nothing where the argument is no view and has none: who reads it later gets the
     new one.
     """
     for node in list(graph.nodes):
-        plain = _PLAIN.get(node.target)
-        if plain is None:
+        functional = _OUT_OF_PLACE.get(node.target)
+        if functional is None:
             continue
-        given = node.args[0]
-        others = [user for user in given.users if user is not node]
-        if given.op != "call_function" or any(map(_may_share, others)):
+        destination = node.args[0]
+        others = [user for user in destination.users if user is not node]
+        if destination.op != "call_function" or any(map(_may_alias, others)):
             continue
-        if is_view(given) and _source(given, dtype) is None:
+        if is_view(destination) and _cast_source(destination, dtype) is None:
             continue
-        node.target = plain
-        later = {user for user in others if node < user}
-        given.replace_all_uses_with(node, delete_user_cb=lambda user: user in later)  # noqa: B023
+        node.target = functional
+        later_users = {user for user in others if node < user}
+        destination.replace_all_uses_with(node, delete_user_cb=lambda user: user in later_users)  # noqa: B023
 
 
-def _may_share(node: torch.fx.Node) -> bool:
-    """Tell whether a call's result shares memory with an argument, or it writes to one."""
-    writes_or_views = is_view(node) or node.target in _PLAIN
-    return node.op == "call_function" and writes_or_views and not _copies(node)
+def _may_alias(node: torch.fx.Node) -> bool:
+    """Return whether a call's result shares memory with an argument, or it writes to one."""
+    writes_or_views = is_view(node) or node.target in _OUT_OF_PLACE
+    return node.op == "call_function" and writes_or_views and not _changes_dtype(node)
 
 
-def _overloads(node: torch.fx.Node) -> object:
+def _overload_packet(node: torch.fx.Node) -> object:
     return getattr(node.target, "overloadpacket", None)
 
 
-def _goes_on(node: torch.fx.Node, dtype: torch.dtype) -> bool:
-    """Tell whether a call gives float32 because a cast back to it is among its arguments."""
+def _follows_cast(node: torch.fx.Node, dtype: torch.dtype) -> bool:
+    """Return whether a call gives float32 because a cast back to it is among its arguments."""
     value = node.meta.get("val")
     parts = value if isinstance(value, (list, tuple)) else [value]
     if not all(isinstance(one, torch.Tensor) and one.dtype is torch.float32 for one in parts):
@@ -125,38 +129,38 @@ def _goes_on(node: torch.fx.Node, dtype: torch.dtype) -> bool:
         user.target is not operator.getitem for user in node.users
     ):
         return False
-    return any(_source(given, dtype) is not None for given in node.all_input_nodes)
+    return any(_cast_source(argument, dtype) is not None for argument in node.all_input_nodes)
 
 
-def _take(node: torch.fx.Node, dtype: torch.dtype, cast: Cast) -> None:
+def _lower_arguments(node: torch.fx.Node, dtype: torch.dtype, cast: Cast) -> None:
     """Give a call its float32 tensors in the lower precision; a norm's weights stay."""
-    is_norm = _overloads(node) in _NORMS
-    instead: dict[torch.fx.Node, torch.fx.Node] = {}
-    for given in node.all_input_nodes:
-        source = _source(given, dtype)
-        value = given.meta.get("val")
+    is_norm = _overload_packet(node) in _NORMS
+    replacements: dict[torch.fx.Node, torch.fx.Node] = {}
+    for argument in node.all_input_nodes:
+        source = _cast_source(argument, dtype)
+        value = argument.meta.get("val")
         if source is not None:
-            instead[given] = source
+            replacements[argument] = source
         elif not is_norm and isinstance(value, torch.Tensor) and value.dtype is torch.float32:
-            instead[given] = cast(given, node)
-    node.args = torch.fx.node.map_arg(node.args, lambda n: instead.get(n, n))
-    node.kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: instead.get(n, n))
+            replacements[argument] = cast(argument, node)
+    node.args = torch.fx.node.map_arg(node.args, lambda n: replacements.get(n, n))
+    node.kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: replacements.get(n, n))
 
 
 def _is_cast(node: torch.fx.Node, dtype: torch.dtype) -> bool:
     return node.target is _ATEN.to.dtype and node.args[1:] == (dtype,) and not node.kwargs
 
 
-def _copies(node: torch.fx.Node) -> bool:
-    """Tell whether a cast gives another dtype than it is given, and so memory of its own."""
+def _changes_dtype(node: torch.fx.Node) -> bool:
+    """Return whether a cast gives another dtype than it is given, and so memory of its own."""
     if node.target is not _ATEN.to.dtype:
         return False
-    given = node.args[0]
-    assert isinstance(given, torch.fx.Node)
-    return bool(given.meta["val"].dtype != node.meta["val"].dtype)
+    source = node.args[0]
+    assert isinstance(source, torch.fx.Node)
+    return bool(source.meta["val"].dtype != node.meta["val"].dtype)
 
 
-def _source(node: object, dtype: torch.dtype) -> torch.fx.Node | None:
+def _cast_source(node: object, dtype: torch.dtype) -> torch.fx.Node | None:
     """Return what was cast back to float32, if the node is such a cast."""
     if not isinstance(node, torch.fx.Node) or not _is_cast(node, torch.float32):
         return None

@@ -59,27 +59,27 @@ class CarryNan(NodePass[ExportedProgram]):
         is_sigmoid = node.target in _SIGMOIDS
         with node.graph.inserting_before(node):
             if is_sigmoid:
-                value = _call(node, _ATEN.add.Tensor, value, 3.0)
-            value = _bounded(node, value, _ATEN.le.Scalar, low)
+                value = _add_call(node, _ATEN.add.Tensor, value, 3.0)
+            value = _add_bound(node, value, _ATEN.le.Scalar, low)
             if high != math.inf:
-                value = _bounded(node, value, _ATEN.ge.Scalar, high)
+                value = _add_bound(node, value, _ATEN.ge.Scalar, high)
             if is_sigmoid:
-                value = _call(node, _ATEN.div.Tensor, value, 6.0)
+                value = _add_call(node, _ATEN.div.Tensor, value, 6.0)
             if node.target._schema.is_mutable:  # type: ignore[union-attr]
                 # Others may look at that memory, and compilers elide what nobody looks at.
-                value = _call(node, _ATEN.copy_.default, argument, value)
+                value = _add_call(node, _ATEN.copy_.default, argument, value)
         assert isinstance(value, torch.fx.Node)
         value.meta.update(node.meta)
         replace_node(program, node, value)
 
 
-def _bounded(node: torch.fx.Node, value: object, beyond: Any, bound: float) -> torch.fx.Node:  # noqa: ANN401 - an operator
-    is_beyond = _call(node, beyond, value, bound)
+def _add_bound(node: torch.fx.Node, value: object, beyond: Any, bound: float) -> torch.fx.Node:  # noqa: ANN401 - an operator
+    is_beyond = _add_call(node, beyond, value, bound)
     is_beyond.meta["val"] = node.meta["val"].to(torch.bool)
-    return _call(node, _ATEN.where.ScalarSelf, is_beyond, bound, value)
+    return _add_call(node, _ATEN.where.ScalarSelf, is_beyond, bound, value)
 
 
-def _call(node: torch.fx.Node, operator: Any, *arguments: Any) -> torch.fx.Node:  # noqa: ANN401
-    made = node.graph.call_function(operator, arguments)
-    made.meta["val"] = node.meta["val"]
-    return made
+def _add_call(node: torch.fx.Node, operator: Any, *arguments: Any) -> torch.fx.Node:  # noqa: ANN401
+    call = node.graph.call_function(operator, arguments)
+    call.meta["val"] = node.meta["val"]
+    return call

@@ -8,7 +8,7 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.tasks.optimize.passes.layout import LayoutPass, relay
+from handoff.tasks.optimize.passes.layout import LayoutPass, change_layout
 from handoff.tasks.optimize.passes.state import put_state, state_name
 
 _ATEN = torch.ops.aten
@@ -51,4 +51,4 @@ class ChannelsLast(LayoutPass):
         if not old.is_contiguous(memory_format=torch.channels_last):
             put_state(program, name, old.detach().clone(memory_format=torch.channels_last))
             weight.meta["val"] = weight.meta["val"].contiguous(**_LAST)
-        relay(node, node.args[0], _LAST)
+        change_layout(node, node.args[0], _LAST)

@@ -29,26 +29,26 @@ class CommonSubexpressions(Pass[ExportedProgram]):
 
     def call(self, program: ExportedProgram) -> bool:
         """Replace each repetition by the first; in the order of the graph, so that chains merge."""
-        alike = _mergeable(program.graph)
+        mergeable = _mergeable_nodes(program.graph)
         first: dict[object, torch.fx.Node] = {}
         merged = False
         for node in list(program.graph.nodes):
-            if node not in alike:
+            if node not in mergeable:
                 continue
-            known = first.setdefault(_value_number(node), node)
-            if known is not node:
-                replace_node(program, node, known)
+            earlier = first.setdefault(_value_number(node), node)
+            if earlier is not node:
+                replace_node(program, node, earlier)
                 merged = True
         return merged
 
     def ensures(self, program: ExportedProgram) -> None:
         """Raise `PassBroken` if a repetition is left."""
-        numbers = [_value_number(node) for node in _mergeable(program.graph)]
+        numbers = [_value_number(node) for node in _mergeable_nodes(program.graph)]
         if len(set(numbers)) != len(numbers):
             raise PassBroken(f"{self.name} left the same computed twice")
 
 
-def _mergeable(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+def _mergeable_nodes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     """Return the nodes of which one may stand for another with the same arguments.
 
     Not what a call that makes a symbol is given: torch gives two calls on one mask one symbol when
@@ -66,8 +66,8 @@ def _value_number(node: torch.fx.Node) -> object:
     Numbers go by how they are written: 0.0 and -0.0, and 1 and True, are equal and not the same.
     """
     leaves, structure = pytree.tree_flatten((node.args, dict(sorted(node.kwargs.items()))))
-    told = tuple(
+    arguments = tuple(
         ("node", leaf.name) if isinstance(leaf, torch.fx.Node) else (type(leaf), repr(leaf))
         for leaf in leaves
     )
-    return node.target, told, str(structure)
+    return node.target, arguments, str(structure)

@@ -10,7 +10,7 @@ from torch._prims_common import is_contiguous_or_false
 from torch.export import ExportedProgram
 
 from handoff.tasks.optimize.passes.base import NodePass
-from handoff.tasks.optimize.passes.layout import relay
+from handoff.tasks.optimize.passes.layout import change_layout
 
 _LAST = {"memory_format": torch.contiguous_format}
 
@@ -33,12 +33,12 @@ class ContiguousLinear(NodePass[ExportedProgram]):
         linear = torch.ops.aten.linear.default
         return [
             node for node in program.graph.find_nodes(op="call_function", target=linear)
-            if isinstance(given := node.args[0], torch.fx.Node)
-            and given.meta["val"].dim() > 2
-            and not is_contiguous_or_false(given.meta["val"])
+            if isinstance(source := node.args[0], torch.fx.Node)
+            and source.meta["val"].dim() > 2
+            and not is_contiguous_or_false(source.meta["val"])
         ]  # fmt: skip
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Copy its input; what computes that usually writes it in that order then."""
         del program
-        relay(node, node.args[0], _LAST)
+        change_layout(node, node.args[0], _LAST)

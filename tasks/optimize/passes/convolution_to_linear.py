@@ -8,7 +8,7 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.tasks.optimize.passes.activations import replace_chain, take_along
+from handoff.tasks.optimize.passes.activations import apply_activations, replace_chain
 from handoff.tasks.optimize.passes.base import NodePass
 from handoff.tasks.optimize.passes.batch_norm import CONVOLUTIONS
 from handoff.tasks.optimize.passes.state import add_call, arguments_of
@@ -36,32 +36,32 @@ class ConvolutionToLinear(NodePass[ExportedProgram]):
         return [
             node for node in program.graph.nodes
             if node.target in CONVOLUTIONS
-            and (given := arguments_of(node))["groups"] == 1
-            and is_unpadded(given["padding"])
-            and is_point(given["input"]) and is_point(given["weight"])
+            and (arguments := arguments_of(node))["groups"] == 1
+            and is_unpadded(arguments["padding"])
+            and is_point(arguments["input"]) and is_point(arguments["weight"])
             # With a batch axis, which torch lets be left out.
-            and given["input"].meta["val"].dim() == given["weight"].meta["val"].dim()
+            and arguments["input"].meta["val"].dim() == arguments["weight"].meta["val"].dim()
         ]  # fmt: skip
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Replace it."""
-        given = arguments_of(node)
+        arguments = arguments_of(node)
         graph = node.graph
         with graph.inserting_before(node):
             rows, weight = (
-                add_call(graph, _ATEN.flatten.using_ints, (given[name], 1))
+                add_call(graph, _ATEN.flatten.using_ints, (arguments[name], 1))
                 for name in ("input", "weight")
             )
-            result = add_call(graph, _ATEN.linear.default, (rows, weight, given["bias"]))
-        chain, result = take_along(node, result)
+            result = add_call(graph, _ATEN.linear.default, (rows, weight, arguments["bias"]))
+        chain, result = apply_activations(node, result)
         with graph.inserting_before(chain[-1]):
-            for _ in given["weight"].meta["val"].shape[2:]:
+            for _ in arguments["weight"].meta["val"].shape[2:]:
                 result = add_call(graph, _ATEN.unsqueeze.default, (result, -1))
         replace_chain(program, chain, result)
 
 
 def is_unpadded(padding: Any) -> bool:  # noqa: ANN401 - a word, a number or a list of them
-    """Tell whether a convolution by a kernel of one point adds nothing around its image."""
+    """Return whether a convolution by a kernel of one point adds nothing around its image."""
     if isinstance(padding, str):
         # Of a kernel of one point, "same" is none, too.
         return True
@@ -69,7 +69,7 @@ def is_unpadded(padding: Any) -> bool:  # noqa: ANN401 - a word, a number or a l
 
 
 def is_point(node: object) -> bool:
-    """Tell whether an image or a kernel has a single point, whatever the input."""
+    """Return whether an image or a kernel has a single point, whatever the input."""
     if not isinstance(node, torch.fx.Node):
         return False
     # A dynamic size that may be 1 is none.

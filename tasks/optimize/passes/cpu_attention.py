@@ -13,7 +13,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 import handoff.tasks.optimize.kernels  # noqa: F401 - which registers the operator
 from handoff.tasks.optimize.passes.base import NodePass
-from handoff.tasks.optimize.passes.state import add_call, arguments_of, describe_as, replace_node
+from handoff.tasks.optimize.passes.state import add_call, arguments_of, copy_metadata, replace_node
 
 _ATEN = torch.ops.aten
 _OPERATOR = torch.ops.handoff.attention.default
@@ -44,14 +44,14 @@ class CpuAttention(NodePass[ExportedProgram]):
         target = _ATEN.scaled_dot_product_attention.default
         return [
             node for node in program.graph.find_nodes(op="call_function", target=target)
-            if _fits(arguments_of(node))
+            if _is_supported(arguments_of(node))
         ]  # fmt: skip
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Replace it."""
-        given = arguments_of(node)
-        parts = [given[name] for name in ("query", "key", "value")]
-        mask, scale, graph = given["attn_mask"], given["scale"], node.graph
+        arguments = arguments_of(node)
+        parts = [arguments[name] for name in ("query", "key", "value")]
+        mask, scale, graph = arguments["attn_mask"], arguments["scale"], node.graph
         if scale is None:
             scale = 1 / math.sqrt(parts[0].meta["val"].shape[-1])
         with graph.inserting_before(node):
@@ -62,29 +62,29 @@ class CpuAttention(NodePass[ExportedProgram]):
                 # Torch's has the function's layout unless it is computed as two products, which it
                 # is where keys and values differ in size.
                 result = add_call(graph, _ATEN.contiguous.default, (result,))
-        describe_as(result, node)
+        copy_metadata(result, node)
         replace_node(program, node, result)
 
 
-def _fits(given: dict[str, Any]) -> bool:
-    if given["dropout_p"] or given["is_causal"] or given["enable_gqa"]:
+def _is_supported(arguments: dict[str, Any]) -> bool:
+    if arguments["dropout_p"] or arguments["is_causal"] or arguments["enable_gqa"]:
         return False
-    query, key, value = (given[name].meta["val"] for name in ("query", "key", "value"))
-    mask = given["attn_mask"]
+    query, key, value = (arguments[name].meta["val"] for name in ("query", "key", "value"))
+    mask = arguments["attn_mask"]
     kinds = (torch.float32, torch.bool)
     keys, depth, width = key.shape[-2], query.shape[-1], value.shape[-1]
     return (
         all(one.dtype is torch.float32 and one.dim() == 4 for one in (query, key, value))
-        and all(_is_same(one, query) for one in (key, value))
+        and all(_has_same_heads(one, query) for one in (key, value))
         and (mask is None or mask.meta["val"].dtype in kinds)
-        and (given["scale"] is None or isinstance(given["scale"], float))
+        and (arguments["scale"] is None or isinstance(arguments["scale"], float))
         and isinstance(keys, int) and 0 < keys <= _LONGEST
         and isinstance(depth, int) and depth > 0
         and isinstance(width, int) and width > 0 and width % _LANES == 0
     )  # fmt: skip
 
 
-def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Tell whether batch and heads are certainly the same: torch would broadcast those of 1."""
+def _has_same_heads(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether batch and heads are certainly the same: torch would broadcast those of 1."""
     pairs = zip(one.shape[:2], other.shape[:2], strict=True)
     return all(bool(statically_known_true(a == b)) for a, b in pairs)

@@ -25,10 +25,10 @@ class DecomposeToCore(Pass[ExportedProgram]):
 
     def call(self, program: ExportedProgram) -> bool:
         """Let the program become its decomposed self."""
-        before = _targets(program)
+        before = _call_targets(program)
         decomposed = program.run_decompositions()
         program.__dict__.update(decomposed.__dict__)
-        return _targets(program) != before
+        return _call_targets(program) != before
 
     def ensures(self, program: ExportedProgram) -> None:
         """Raise `PassBroken` if an operator is left that a decomposition exists for."""
@@ -40,5 +40,5 @@ class DecomposeToCore(Pass[ExportedProgram]):
             raise PassBroken(f"{self.name} left {', '.join(left)}")
 
 
-def _targets(program: ExportedProgram) -> list[str]:
+def _call_targets(program: ExportedProgram) -> list[str]:
     return [str(node.target) for node in program.graph.nodes]

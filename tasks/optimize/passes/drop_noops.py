@@ -46,12 +46,12 @@ class DropInferenceNoops(NodePass[torch.fx.GraphModule]):
     def change(self, program: torch.fx.GraphModule, node: torch.fx.Node) -> None:
         """Let its input be used instead, and drop it."""
         # By keywords, and a loss's label may come first.
-        kept: Any = (
+        source: Any = (
             node.args[0]
             if node.args
             else node.kwargs.get("input", next(iter(node.kwargs.values())))
         )
-        node.replace_all_uses_with(kept)
+        node.replace_all_uses_with(source)
         program.graph.erase_node(node)
 
     def clean_up(self, program: torch.fx.GraphModule) -> None:
@@ -60,7 +60,7 @@ class DropInferenceNoops(NodePass[torch.fx.GraphModule]):
 
 
 def is_inference_noop(program: torch.fx.GraphModule, node: torch.fx.Node) -> bool:
-    """Tell whether `node` returns its first argument unchanged when nothing is being trained."""
+    """Return whether `node` returns its first argument unchanged when nothing is being trained."""
     if node.op == "call_module":
         return isinstance(program.get_submodule(str(node.target)), DROPPED_MODULES)
     if node.op == "call_function" and node.target in _FUNCTIONAL_DROPOUT:

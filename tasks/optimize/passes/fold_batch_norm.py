@@ -12,7 +12,7 @@ from handoff.tasks.optimize.passes.base import WeightPass
 from handoff.tasks.optimize.passes.batch_norm import (
     BATCH_NORM,
     CONVOLUTIONS,
-    agree,
+    channels_match,
     scale_and_shift,
 )
 from handoff.tasks.optimize.passes.state import (
@@ -80,5 +80,5 @@ def _is_foldable(program: ExportedProgram, node: torch.fx.Node) -> bool:
             isinstance(n, torch.fx.Node) and len(n.users) == 1 and state_name(program, n)
             for n in owned
         )
-        and agree(producer, *owned)
+        and channels_match(producer, *owned)
     )

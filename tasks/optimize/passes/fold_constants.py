@@ -36,7 +36,7 @@ class FoldConstants(Pass[ExportedProgram]):
 
     def call(self, program: ExportedProgram) -> bool:
         """Compute every such call, and keep those results that others need."""
-        found = _foldable(program)
+        found = _find_foldable(program)
         for node, value in found.items():
             # A copy of its own: folding must not make two results share memory.
             buffer = add_buffer(program, "folded", value.detach().clone())
@@ -48,18 +48,18 @@ class FoldConstants(Pass[ExportedProgram]):
 
     def ensures(self, program: ExportedProgram) -> None:
         """Raise `PassBroken` if something that could be folded is left."""
-        left = [node.name for node in _foldable(program)]
+        left = [node.name for node in _find_foldable(program)]
         if left:
             raise PassBroken(f"{self.name} left {', '.join(left)}")
 
 
-def _foldable(program: ExportedProgram) -> dict[torch.fx.Node, torch.Tensor]:
+def _find_foldable(program: ExportedProgram) -> dict[torch.fx.Node, torch.Tensor]:
     """Return the calls to fold, and their results."""
     constant = _constant_nodes(program)
-    held = lifted_tensors(program)
+    tensors = lifted_tensors(program)
     values: dict[torch.fx.Node, Any] = {
-        node: held[node.name]
-        for node in program.graph.find_nodes(op="placeholder") if node.name in held
+        node: tensors[node.name]
+        for node in program.graph.find_nodes(op="placeholder") if node.name in tensors
     }  # fmt: skip
     weights = {node: {node} for node in values}
     found: dict[torch.fx.Node, torch.Tensor] = {}
@@ -69,11 +69,11 @@ def _foldable(program: ExportedProgram) -> dict[torch.fx.Node, torch.Tensor]:
             assert callable(node.target)
             value = values[node] = node.target(*args, **kwargs)
             weights[node] = set().union(*(weights[n] for n in node.all_input_nodes))
-            made_of = sum(values[weight].nbytes for weight in weights[node])
+            weight_bytes = sum(values[weight].nbytes for weight in weights[node])
             if (
                 isinstance(value, torch.Tensor)
-                and _is_wanted(node, constant)
-                and value.nbytes <= max(_FREE_BYTES, made_of)
+                and _is_worth_folding(node, constant)
+                and value.nbytes <= max(_FREE_BYTES, weight_bytes)
             ):
                 found[node] = value
     return found
@@ -82,17 +82,17 @@ def _foldable(program: ExportedProgram) -> dict[torch.fx.Node, torch.Tensor]:
 def _constant_nodes(program: ExportedProgram) -> dict[torch.fx.Node, None]:
     """Return the calls that depend on no input, in the order of the graph."""
     pure = pure_nodes(program.graph)
-    held = lifted_tensors(program)
-    known = {node for node in program.graph.find_nodes(op="placeholder") if node.name in held}
-    found: dict[torch.fx.Node, None] = {}
+    tensors = lifted_tensors(program)
+    weights = {node for node in program.graph.find_nodes(op="placeholder") if node.name in tensors}
+    constant: dict[torch.fx.Node, None] = {}
     for node in program.graph.nodes:
-        if node in pure and all(n in known or n in found for n in node.all_input_nodes):
-            found[node] = None
-    return found
+        if node in pure and all(n in weights or n in constant for n in node.all_input_nodes):
+            constant[node] = None
+    return constant
 
 
-def _is_wanted(node: torch.fx.Node, constant: dict[torch.fx.Node, None]) -> bool:
-    """Tell whether a call computes something that a call that stays, or a view, makes use of."""
+def _is_worth_folding(node: torch.fx.Node, constant: dict[torch.fx.Node, None]) -> bool:
+    """Return whether a call computes something that a call that stays, or a view, makes use of."""
     if is_view(node) or any(user.op == "output" for user in node.users):
         return False
     return any(user not in constant or is_view(user) for user in node.users)

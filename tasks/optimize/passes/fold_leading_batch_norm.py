@@ -12,7 +12,7 @@ from handoff.tasks.optimize.passes.base import WeightPass
 from handoff.tasks.optimize.passes.batch_norm import (
     BATCH_NORM,
     CONVOLUTIONS,
-    agree,
+    channels_match,
     scale_and_shift,
 )
 from handoff.tasks.optimize.passes.state import (
@@ -57,11 +57,12 @@ class FoldLeadingBatchNorm(WeightPass):
         groups = node.args[_GROUPS] if len(node.args) > _GROUPS else node.kwargs.get("groups", 1)
         groups = groups if isinstance(groups, int) else 1
         outputs, inputs = matrix.shape[:2]
-        seen = torch.arange(outputs)[:, None] // (outputs // groups) * inputs + torch.arange(inputs)
+        group = torch.arange(outputs)[:, None] // (outputs // groups)
+        channels = group * inputs + torch.arange(inputs)
         shape = (outputs, inputs, *[1] * (matrix.dim() - 2))
-        added = (matrix * shift[seen].reshape(shape)).flatten(1).sum(1)
+        added = (matrix * shift[channels].reshape(shape)).flatten(1).sum(1)
         folded_bias = state_value(program, bias) + added
-        change_state(program, weight, matrix * scale[seen].reshape(shape))
+        change_state(program, weight, matrix * scale[channels].reshape(shape))
         if isinstance(bias, torch.fx.Node):
             change_state(program, bias, folded_bias)
         else:
@@ -93,7 +94,7 @@ def _is_foldable(program: ExportedProgram, layer: torch.fx.Node) -> bool:
             for n in owned
         )
         and _pads_nothing(layer)
-        and agree(batch_norm, *owned, *statistics)
+        and channels_match(batch_norm, *owned, *statistics)
     )
 
 

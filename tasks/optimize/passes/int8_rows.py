@@ -29,7 +29,7 @@ def add_int8_rows(program: ExportedProgram, name: str) -> tuple[torch.fx.Node, t
     )
 
 
-class Calls:
+class CallBuilder:
     """Adds calls at a graph's place of insertion, with the values that they would have."""
 
     def __init__(self, graph: torch.fx.Graph) -> None:

@@ -37,15 +37,18 @@ class LayoutPass(NodePass[ExportedProgram]):
 
     def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
         """Return the nodes to change, of a graph in which layouts may change."""
-        return [] if _writes_behind_a_view(program.graph) else self.choose(program)
+        writes = last_writes(program.graph)
+        if any(_may_copy(node) and node < writer for node, writer in writes.items()):
+            return []
+        return self.choose(program)
 
     def call(self, program: ExportedProgram) -> bool:
         """Change them all, and give the outputs the layouts that they had."""
         output = program.graph.output_node()
-        were = [_is_contiguous(value) for value in output.all_input_nodes]
+        was_contiguous = [_is_contiguous(value) for value in output.all_input_nodes]
         modified = super().call(program)
         if modified:
-            _restore(program, were)
+            _restore_contiguous(program, was_contiguous)
         return modified
 
     def clean_up(self, program: ExportedProgram) -> None:
@@ -54,7 +57,7 @@ class LayoutPass(NodePass[ExportedProgram]):
             node.target = _ATEN.reshape.default
 
 
-def relay(user: torch.fx.Node, value: object, layout: dict[str, Any]) -> torch.fx.Node:
+def change_layout(user: torch.fx.Node, value: object, layout: dict[str, Any]) -> torch.fx.Node:
     """Let `user` take a copy of `value` in another layout; none is made where it has that one."""
     assert isinstance(value, torch.fx.Node)
     graph = user.graph
@@ -63,10 +66,6 @@ def relay(user: torch.fx.Node, value: object, layout: dict[str, Any]) -> torch.f
     copied.meta["val"] = value.meta["val"].contiguous(**layout)
     user.replace_input_with(value, copied)
     return copied
-
-
-def _writes_behind_a_view(graph: torch.fx.Graph) -> bool:
-    return any(_may_copy(node) and node < writer for node, writer in last_writes(graph).items())
 
 
 def _may_copy(node: torch.fx.Node) -> bool:
@@ -78,20 +77,20 @@ def _may_copy(node: torch.fx.Node) -> bool:
     )  # fmt: skip
 
 
-def _is_contiguous(value: torch.fx.Node) -> bool:
-    """Tell whether it is a tensor of two axes or more that certainly lies as its axes say."""
-    kept = value.meta.get("val")
-    return isinstance(kept, torch.Tensor) and kept.dim() > 1 and is_contiguous_or_false(kept)
+def _is_contiguous(node: torch.fx.Node) -> bool:
+    """Return whether it is a tensor of two axes or more that certainly lies as its axes say."""
+    tensor = node.meta.get("val")
+    return isinstance(tensor, torch.Tensor) and tensor.dim() > 1 and is_contiguous_or_false(tensor)
 
 
-def _restore(program: ExportedProgram, were: list[bool]) -> None:
+def _restore_contiguous(program: ExportedProgram, was_contiguous: list[bool]) -> None:
     """Make those outputs contiguous again that were.
 
     What lies how behind a change is not known: what the graph says of values further down is of
     before it. Where nothing is to do nothing is copied.
     """
     output = program.graph.output_node()
-    for value, was in zip(output.all_input_nodes, were, strict=True):
-        if was and value.op != "placeholder":
-            copied = relay(output, value, _CONTIGUOUS)
-            program.graph_signature.replace_all_uses(value.name, copied.name)
+    for node, is_to_restore in zip(output.all_input_nodes, was_contiguous, strict=True):
+        if is_to_restore and node.op != "placeholder":
+            copied = change_layout(output, node, _CONTIGUOUS)
+            program.graph_signature.replace_all_uses(node.name, copied.name)

@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 
 from handoff.tasks.optimize.passes.base import Pass, PassBroken
 from handoff.tasks.optimize.passes.batch_norm import CONVOLUTIONS
-from handoff.tasks.optimize.passes.between import carry_on
+from handoff.tasks.optimize.passes.between import propagate_precision
 from handoff.tasks.optimize.passes.purity import written_tensors
 from handoff.tasks.optimize.passes.state import retype_state, state_name
 
@@ -58,7 +58,7 @@ class LowerPrecision(Pass[ExportedProgram]):
         regions = [name.strip() for name in self.given["operators"].split(",")]
         self._dtype = _DTYPES[self.given["dtype"]]
         self._targets = {target for name in regions for target in _REGIONS.get(name, ())}
-        self._carries_on = _BETWEEN in regions
+        self._propagates = _BETWEEN in regions
 
     def call(self, program: ExportedProgram) -> bool:
         """Put casts around every such call."""
@@ -66,20 +66,20 @@ class LowerPrecision(Pass[ExportedProgram]):
         written = written_tensors(program.graph)
         lowered: dict[torch.fx.Node, torch.fx.Node] = {}
         for node in calls:
-            own = {}
-            for given in filter(_is_float32, node.all_input_nodes):
-                if given in written:
+            casts = {}
+            for source in filter(_is_float32, node.all_input_nodes):
+                if source in written:
                     # What it holds at this call; a cast for all calls would miss later writes.
-                    own[given] = self._cast(program, given, node.prev)
-                elif given not in lowered:
-                    lowered[given] = self._lower(program, given, set(calls))
-            _give(node, {**lowered, **own})
-            _raise_again(program, node, self._dtype)
-        if calls and self._carries_on:
-            carry_on(
+                    casts[source] = self._cast(program, source, node.prev)
+                elif source not in lowered:
+                    lowered[source] = self._lower(program, source, set(calls))
+            _replace_arguments(node, {**lowered, **casts})
+            _upcast(program, node, self._dtype)
+        if calls and self._propagates:
+            propagate_precision(
                 program, self._dtype,
-                lambda given, user: self._cast(program, given, user.prev),
-                lambda node: _raise_again(program, node, self._dtype),
+                lambda source, user: self._cast(program, source, user.prev),
+                lambda node: _upcast(program, node, self._dtype),
             )  # fmt: skip
         return bool(calls)
 
@@ -92,34 +92,36 @@ class LowerPrecision(Pass[ExportedProgram]):
     def _is_to_lower(self, node: torch.fx.Node) -> bool:
         if node.target not in self._targets:
             return False
-        given = [one for one in node.all_input_nodes if _is_floating(one)]
-        return bool(given) and all(map(_is_float32, given))
+        inputs = [one for one in node.all_input_nodes if _is_floating(one)]
+        return bool(inputs) and all(map(_is_float32, inputs))
 
     def _lower(
-        self, program: ExportedProgram, given: torch.fx.Node, calls: set[torch.fx.Node]
+        self, program: ExportedProgram, source: torch.fx.Node, calls: set[torch.fx.Node]
     ) -> torch.fx.Node:
-        """Return a node with the value of `given` in the lower precision."""
-        if state_name(program, given) and set(given.users) <= calls:
-            retype_state(program, given, self._dtype)
-            return given
-        return self._cast(program, given, _last_placeholder(program, given))
+        """Return a node with the value of `source` in the lower precision."""
+        if state_name(program, source) and set(source.users) <= calls:
+            retype_state(program, source, self._dtype)
+            return source
+        return self._cast(program, source, _last_placeholder(program, source))
 
     def _cast(
-        self, program: ExportedProgram, given: torch.fx.Node, behind: torch.fx.Node
+        self, program: ExportedProgram, source: torch.fx.Node, behind: torch.fx.Node
     ) -> torch.fx.Node:
         with program.graph.inserting_after(behind):
-            cast: torch.fx.Node = program.graph.call_function(_ATEN.to.dtype, (given, self._dtype))
-        cast.meta["val"] = given.meta["val"].to(self._dtype)
+            cast: torch.fx.Node = program.graph.call_function(_ATEN.to.dtype, (source, self._dtype))
+        cast.meta["val"] = source.meta["val"].to(self._dtype)
         return cast
 
 
-def _give(node: torch.fx.Node, instead: Mapping[torch.fx.Node, torch.fx.Node]) -> None:
+def _replace_arguments(
+    node: torch.fx.Node, replacements: Mapping[torch.fx.Node, torch.fx.Node]
+) -> None:
     """Give a call other nodes instead of its own."""
-    node.args = torch.fx.node.map_arg(node.args, lambda n: instead.get(n, n))
-    node.kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: instead.get(n, n))
+    node.args = torch.fx.node.map_arg(node.args, lambda n: replacements.get(n, n))
+    node.kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: replacements.get(n, n))
 
 
-def _raise_again(program: ExportedProgram, node: torch.fx.Node, dtype: torch.dtype) -> None:
+def _upcast(program: ExportedProgram, node: torch.fx.Node, dtype: torch.dtype) -> None:
     """Cast a call's result back to float32 for all that use it."""
     value = node.meta["val"]
     with program.graph.inserting_after(node):
@@ -130,10 +132,10 @@ def _raise_again(program: ExportedProgram, node: torch.fx.Node, dtype: torch.dty
     program.graph_signature.replace_all_uses(node.name, result.name)
 
 
-def _last_placeholder(program: ExportedProgram, given: torch.fx.Node) -> torch.fx.Node:
-    """Return where a cast may stand: behind `given`, and behind every placeholder."""
-    if given.op != "placeholder":
-        return given
+def _last_placeholder(program: ExportedProgram, source: torch.fx.Node) -> torch.fx.Node:
+    """Return where a cast may stand: behind `source`, and behind every placeholder."""
+    if source.op != "placeholder":
+        return source
     placeholders: list[torch.fx.Node] = list(program.graph.find_nodes(op="placeholder"))
     return placeholders[-1]
 

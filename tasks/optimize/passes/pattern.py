@@ -34,7 +34,7 @@ class PatternPass(Pass[ExportedProgram]):
     operator: ClassVar[torch._ops.OpOverload]
 
     def fits(self, given: Mapping[str, Any]) -> bool:
-        """Tell whether the operator may stand for the pattern with these arguments, by name.
+        """Return whether the operator may stand for the pattern with these arguments, by name.
 
         Tensors are given as nodes, whose `meta["val"]` has their shape and dtype.
         """
@@ -48,27 +48,27 @@ class PatternPass(Pass[ExportedProgram]):
         replaced: dict[torch.fx.Node, torch.fx.Node] = {}
         for match in found:
             # One match's result may be what another is given.
-            placed = [replaced.get(node, node) for node in match.placeholder_nodes]
-            replaced |= self._replace(program, dict(zip(names, placed, strict=True)), match)
+            inputs = [replaced.get(node, node) for node in match.placeholder_nodes]
+            replaced |= self._replace(program, dict(zip(names, inputs, strict=True)), match)
         if replaced:
             program.graph.eliminate_dead_code()
         return bool(replaced)
 
     def _replace(
-        self, program: ExportedProgram, given: dict[str, Any], match: InternalMatch
+        self, program: ExportedProgram, bindings: dict[str, Any], match: InternalMatch
     ) -> dict[torch.fx.Node, torch.fx.Node]:
         """Replace one match; return the new node for each old result, none where it may not be."""
-        wanted = [part.name for part in self.operator._schema.arguments]
-        arguments = {name: given[name] for name in wanted if name in given}
+        parameters = [part.name for part in self.operator._schema.arguments]
+        arguments = {name: bindings[name] for name in parameters if name in bindings}
         results = match.returning_nodes
         placeholders = program.graph.find_nodes(op="placeholder")
         inputs = [value for value in arguments.values() if isinstance(value, torch.fx.Node)]
         last = max(placeholders[-1], *inputs)
         early = _users_before(program.graph, results, last)
         inside = {node for part, node in match.nodes_map.items() if part.op == "call_function"}
-        if not self.fits(given) or not {*early, *inside} <= pure_nodes(program.graph):
+        if not self.fits(bindings) or not {*early, *inside} <= pure_nodes(program.graph):
             return {}
-        parts = _call_behind(last, self.operator, arguments, results)
+        parts = _insert_call(last, self.operator, arguments, results)
         for old, new in zip(results, parts, strict=True):
             old.replace_all_uses_with(new)
             program.graph_signature.replace_all_uses(old.name, new.name)
@@ -90,34 +90,34 @@ def _users_before(
     return users
 
 
-def _as_called(
-    called: torch._ops.OpOverload, arguments: dict[str, Any]
+def _split_arguments(
+    target: torch._ops.OpOverload, arguments: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments by place as far as there are no gaps, and by name behind one."""
     placed = itertools.takewhile(
-        lambda part: part.name in arguments and not part.kwarg_only, called._schema.arguments
+        lambda part: part.name in arguments and not part.kwarg_only, target._schema.arguments
     )
     names = [part.name for part in placed]
     rest = {name: value for name, value in arguments.items() if name not in names}
     return tuple(arguments[name] for name in names), rest
 
 
-def _call_behind(
+def _insert_call(
     last: torch.fx.Node,
-    called: torch._ops.OpOverload,
+    target: torch._ops.OpOverload,
     arguments: dict[str, Any],
     results: list[torch.fx.Node],
 ) -> list[torch.fx.Node]:
     """Put the call behind `last`; return the nodes of its results, described as the old ones."""
     graph = last.graph
     with graph.inserting_after(last):
-        parts = [graph.call_function(called, *_as_called(called, arguments))]
+        parts = [graph.call_function(target, *_split_arguments(target, arguments))]
     if len(results) > 1:
-        whole = parts.pop()
-        whole.meta["val"] = tuple(node.meta["val"] for node in results)
+        tuple_node = parts.pop()
+        tuple_node.meta["val"] = tuple(node.meta["val"] for node in results)
         for index in range(len(results)):
-            with graph.inserting_after(parts[-1] if parts else whole):
-                parts.append(graph.call_function(operator.getitem, (whole, index)))
+            with graph.inserting_after(parts[-1] if parts else tuple_node):
+                parts.append(graph.call_function(operator.getitem, (tuple_node, index)))
     for old, new in zip(results, parts, strict=True):
         new.meta = dict(old.meta)
     return parts

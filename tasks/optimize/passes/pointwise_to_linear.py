@@ -8,7 +8,7 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.tasks.optimize.passes.activations import replace_chain, take_along
+from handoff.tasks.optimize.passes.activations import apply_activations, replace_chain
 from handoff.tasks.optimize.passes.convolution_to_linear import is_point, is_unpadded
 from handoff.tasks.optimize.passes.layout import LayoutPass
 from handoff.tasks.optimize.passes.state import add_call, arguments_of
@@ -38,23 +38,23 @@ class PointwiseToLinear(LayoutPass):
         return [
             node for node in program.graph.nodes
             if node.target in _CONVOLUTIONS
-            and (given := arguments_of(node))["groups"] == 1
-            and is_unpadded(given["padding"]) and _has_no_stride(given["stride"])
-            and is_point(given["weight"]) and not is_point(given["input"])
+            and (arguments := arguments_of(node))["groups"] == 1
+            and is_unpadded(arguments["padding"]) and _has_no_stride(arguments["stride"])
+            and is_point(arguments["weight"]) and not is_point(arguments["input"])
             # With a batch axis, which torch lets be left out.
-            and given["input"].meta["val"].dim() == len(_TO_ROWS)
+            and arguments["input"].meta["val"].dim() == len(_TO_ROWS)
         ]  # fmt: skip
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Replace it, and what follows it alone."""
-        given = arguments_of(node)
+        arguments = arguments_of(node)
         graph = node.graph
         with graph.inserting_before(node):
-            weight = add_call(graph, _ATEN.flatten.using_ints, (given["weight"], 1))
-            turned = add_call(graph, _ATEN.permute.default, (given["input"], list(_TO_ROWS)))
+            weight = add_call(graph, _ATEN.flatten.using_ints, (arguments["weight"], 1))
+            turned = add_call(graph, _ATEN.permute.default, (arguments["input"], list(_TO_ROWS)))
             rows = add_call(graph, _ATEN.contiguous.default, (turned,))
-            result = add_call(graph, _ATEN.linear.default, (rows, weight, given["bias"]))
-        chain, result = take_along(node, result)
+            result = add_call(graph, _ATEN.linear.default, (rows, weight, arguments["bias"]))
+        chain, result = apply_activations(node, result)
         with graph.inserting_before(chain[-1]):
             image = add_call(graph, _ATEN.permute.default, (result, list(_TO_IMAGE)))
         replace_chain(program, chain, image)

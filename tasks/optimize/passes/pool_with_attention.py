@@ -49,7 +49,7 @@ class PoolWithAttention(PatternPass):
     operator = torch.ops.handoff.attention_pooling.default
 
     def fits(self, given: Mapping[str, Any]) -> bool:
-        """Tell whether dtypes and sizes are the operator's, and absent positions become 0."""
+        """Return whether dtypes and sizes are the operator's, and absent positions become 0."""
         if any(isinstance(given[name], torch.fx.Node) for name in _NUMBERS):
             return False
         values = {
@@ -69,15 +69,15 @@ class PoolWithAttention(PatternPass):
         return is_narrow and given["zero"].target is _ATEN.zeros_like.default
 
 
-def _has_sizes(value: torch.Tensor, wanted: Sequence[str | int], known: dict[str, Any]) -> bool:
-    """Tell whether the sizes are certainly those wanted; names that aren't known yet are noted.
+def _has_sizes(value: torch.Tensor, expected: Sequence[str | int], known: dict[str, Any]) -> bool:
+    """Return whether the sizes are certainly those wanted; names that aren't known yet are noted.
 
     Torch would broadcast sizes of 1, and the operator's kernels read beyond them.
     """
-    if value.dim() != len(wanted):
+    if value.dim() != len(expected):
         return False
     pairs = [
         (size, known.setdefault(name, size) if isinstance(name, str) else name)
-        for size, name in zip(value.shape, wanted, strict=True)
+        for size, name in zip(value.shape, expected, strict=True)
     ]
-    return all(bool(statically_known_true(size == one)) for size, one in pairs)
+    return all(bool(statically_known_true(size == other)) for size, other in pairs)

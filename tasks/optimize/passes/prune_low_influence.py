@@ -27,7 +27,7 @@ class _Term:
     """A term of a sum: the sum, what is left without the term, and the term's share of its size."""
 
     total: torch.fx.Node
-    kept: torch.fx.Node
+    rest: torch.fx.Node
     left_out: torch.fx.Node
     share: float
 
@@ -75,57 +75,57 @@ class PruneLowInfluence(Pass[ExportedProgram]):
         self._notes = []
         pure = pure_nodes(program.graph)
         before = [_run(program, inputs, {}) for inputs in self._inputs]
-        gone: dict[torch.fx.Node, torch.fx.Node] = {}
-        for term in self._terms(program, pure):
-            tried = {**gone, term.total: term.kept}
+        pruned: dict[torch.fx.Node, torch.fx.Node] = {}
+        for term in self._find_terms(program, pure):
+            tried = {**pruned, term.total: term.rest}
             moved = max(
-                (_moved(_run(program, inputs, tried), outputs)
+                (_relative_change(_run(program, inputs, tried), outputs)
                  for inputs, outputs in zip(self._inputs, before, strict=True)),
                 default=math.inf,
             )  # fmt: skip
             if moved <= self._allowed:
-                gone = tried
+                pruned = tried
                 self._notes.append(
                     f"{term.left_out.name} ({term.left_out.target}), {term.share:.2g} of "
                     f"{term.total.name}: the outputs move by {moved:.2g}"
                 )
-        for total in gone:
-            kept = gone[total]
-            while kept in gone:
+        for total in pruned:
+            rest = pruned[total]
+            while rest in pruned:
                 # That one is left as its own other term.
-                kept = gone[kept]
-            total.replace_all_uses_with(kept)
-            program.graph_signature.replace_all_uses(total.name, kept.name)
-        if gone:
+                rest = pruned[rest]
+            total.replace_all_uses_with(rest)
+            program.graph_signature.replace_all_uses(total.name, rest.name)
+        if pruned:
             program.graph.eliminate_dead_code()
             drop_unused_state(program)
-        return bool(gone)
+        return bool(pruned)
 
-    def _terms(self, program: ExportedProgram, pure: set[torch.fx.Node]) -> list[_Term]:
+    def _find_terms(self, program: ExportedProgram, pure: set[torch.fx.Node]) -> list[_Term]:
         """Return the terms that are small enough to be tried on every input, smallest first."""
         shares: dict[tuple[torch.fx.Node, int], float] = {}
         for inputs in self._inputs:
-            measuring = _Measuring(program.graph_module, pure)
+            measuring = _ShareInterpreter(program.graph_module, pure)
             measuring.run(*[tensor.clone() for tensor in lifted_inputs(program, inputs)])
             for key, share in measuring.shares.items():
                 shares[key] = max(shares.get(key, 0.0), share)
         terms = [
-            _Term(total, *_ordered(total, place), share)
-            for (total, place), share in shares.items()
+            _Term(total, *_split_sum(total, index), share)
+            for (total, index), share in shares.items()
             if share <= self._share
         ]
         return sorted(terms, key=lambda term: term.share)
 
 
-def _ordered(total: torch.fx.Node, place: int) -> tuple[torch.fx.Node, torch.fx.Node]:
-    """Return the other term of the sum, and the one in `place`."""
-    kept, left_out = total.args[1 - place], total.args[place]
-    assert isinstance(kept, torch.fx.Node)
+def _split_sum(total: torch.fx.Node, index: int) -> tuple[torch.fx.Node, torch.fx.Node]:
+    """Return the other term of the sum, and the one in `index`."""
+    rest, left_out = total.args[1 - index], total.args[index]
+    assert isinstance(rest, torch.fx.Node)
     assert isinstance(left_out, torch.fx.Node)
-    return kept, left_out
+    return rest, left_out
 
 
-class _Measuring(Float64Interpreter):
+class _ShareInterpreter(Float64Interpreter):
     """Notes, for each sum of two like tensors, how large each term is beside the sum."""
 
     def __init__(self, module: torch.fx.GraphModule, pure: set[torch.fx.Node]) -> None:
@@ -137,55 +137,55 @@ class _Measuring(Float64Interpreter):
         value = super().run_node(n)
         if n.target is _SUM and n in self._pure and not n.kwargs:
             size = float(value.square().mean().sqrt()) if value.numel() else 0.0
-            for place, term in enumerate(n.args):
+            for index, term in enumerate(n.args):
                 if size and _is_like(term, n) and all(_is_like(other, n) for other in n.args):
                     part: torch.Tensor = self.env[term]
-                    self.shares[n, place] = float(part.square().mean().sqrt()) / size
+                    self.shares[n, index] = float(part.square().mean().sqrt()) / size
         return value
 
 
 def _is_like(term: object, total: torch.fx.Node) -> TypeGuard[torch.fx.Node]:
     if not isinstance(term, torch.fx.Node):
         return False
-    one, other = total.meta["val"], term.meta["val"]
+    expected, actual = total.meta["val"], term.meta["val"]
     return (
-        isinstance(other, torch.Tensor)
-        and other.is_floating_point()
-        and (one.dtype, one.shape) == (other.dtype, other.shape)
+        isinstance(actual, torch.Tensor)
+        and actual.is_floating_point()
+        and (expected.dtype, expected.shape) == (actual.dtype, actual.shape)
     )
 
 
-class _Pruned(Float64Interpreter):
-    """Gives each node in `gone` the value of the one that it is mapped to."""
+class _PrunedInterpreter(Float64Interpreter):
+    """Gives each node in `pruned` the value of the one that it is mapped to."""
 
     def __init__(
-        self, module: torch.fx.GraphModule, gone: Mapping[torch.fx.Node, torch.fx.Node]
+        self, module: torch.fx.GraphModule, pruned: Mapping[torch.fx.Node, torch.fx.Node]
     ) -> None:
         super().__init__(module)
-        self._gone = gone
+        self._pruned = pruned
 
     def run_node(self, n: torch.fx.Node) -> Any:  # noqa: ANN401 - whatever the node returns
-        return self.env[self._gone[n]] if n in self._gone else super().run_node(n)
+        return self.env[self._pruned[n]] if n in self._pruned else super().run_node(n)
 
 
 def _run(
-    program: ExportedProgram, inputs: Tensors, gone: Mapping[torch.fx.Node, torch.fx.Node]
+    program: ExportedProgram, inputs: Tensors, pruned: Mapping[torch.fx.Node, torch.fx.Node]
 ) -> Tensors:
     arguments = [tensor.clone() for tensor in lifted_inputs(program, inputs)]
     with torch.no_grad():
-        return flat_tensors(_Pruned(program.graph_module, gone).run(*arguments))
+        return flat_tensors(_PrunedInterpreter(program.graph_module, pruned).run(*arguments))
 
 
-def _moved(after: Tensors, before: Tensors) -> float:
+def _relative_change(after: Tensors, before: Tensors) -> float:
     """Return the largest RMS distance of an output, relative to its RMS."""
     largest = 0.0
     for new, old in zip(after, before, strict=True):
         if not old.is_floating_point():
             largest = max(largest, 0.0 if torch.equal(new, old) else math.inf)
             continue
-        apart = float((new - old).square().mean().sqrt()) if old.numel() else 0.0
+        distance = float((new - old).square().mean().sqrt()) if old.numel() else 0.0
         size = float(old.square().mean().sqrt()) if old.numel() else 0.0
         # A NaN or an output of zeros that moves at all is too much.
-        largest = max(largest, 0.0 if apart == 0.0 else apart / size if size else math.inf)
-        largest = math.inf if math.isnan(apart) else largest
+        largest = max(largest, 0.0 if distance == 0.0 else distance / size if size else math.inf)
+        largest = math.inf if math.isnan(distance) else largest
     return largest

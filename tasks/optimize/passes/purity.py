@@ -42,13 +42,13 @@ def unbacked_symbols(node: torch.fx.Node) -> set[str]:
 
 
 def makes_symbols(node: torch.fx.Node) -> bool:
-    """Tell whether the call's result has a size, or is a number, that no argument has told."""
-    given = [unbacked_symbols(argument) for argument in node.all_input_nodes]
-    return bool(unbacked_symbols(node).difference(*given))
+    """Return whether the call's result has a size, or is a number, that no argument has shown."""
+    known = [unbacked_symbols(argument) for argument in node.all_input_nodes]
+    return bool(unbacked_symbols(node).difference(*known))
 
 
 def is_view(node: torch.fx.Node) -> bool:
-    """Tell whether the call's result shares memory with an argument."""
+    """Return whether the call's result shares memory with an argument."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return target is operator.getitem
@@ -81,7 +81,7 @@ def last_writes(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
     writers: list[tuple[torch.fx.Node, torch.fx.Node]] = []
     for node in graph.nodes:
         members = {node}
-        for relative, is_written in _relatives(node):
+        for relative, is_written in _aliases_and_writes(node):
             members |= family[relative]
             if is_written:
                 writers.append((relative, node))
@@ -90,7 +90,7 @@ def last_writes(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
     return {member: writer for relative, writer in writers for member in family[relative]}
 
 
-def _relatives(node: torch.fx.Node) -> list[tuple[torch.fx.Node, bool]]:
+def _aliases_and_writes(node: torch.fx.Node) -> list[tuple[torch.fx.Node, bool]]:
     """Return the arguments that the result may share memory with or that the call writes to."""
     if node.op != "call_function" or getattr(node.target, "__module__", "") in ("math",):
         return []
@@ -99,18 +99,18 @@ def _relatives(node: torch.fx.Node) -> list[tuple[torch.fx.Node, bool]]:
         # A part of several results; or a higher-order operator, of which nothing is known.
         writes = not _is_function(node)
         return [(argument, writes) for argument in node.all_input_nodes]
-    named = dict(zip((a.name for a in target._schema.arguments), node.args, strict=False))
+    arguments = dict(zip((a.name for a in target._schema.arguments), node.args, strict=False))
     aliased = any(value.alias_info is not None for value in target._schema.returns)
     # In evaluation mode it gives its input back, which its schema doesn't say.
     aliased = aliased or "dropout" in target._schema.name
-    found = []
+    relatives = []
     for argument in target._schema.arguments:
         info = argument.alias_info
         writes = info is not None and info.is_write
         if writes or (aliased and (info is not None or "dropout" in target._schema.name)):
-            value = named.get(argument.name, node.kwargs.get(argument.name))
-            found += [(n, writes) for n in _nodes_in(value)]
-    return found
+            value = arguments.get(argument.name, node.kwargs.get(argument.name))
+            relatives += [(n, writes) for n in _nodes_in(value)]
+    return relatives
 
 
 def _nodes_in(value: object) -> list[torch.fx.Node]:

@@ -14,9 +14,9 @@ from handoff.tasks.optimize.int8.layers import (
     LINEAR,
     Layer,
     find_layers,
-    influence,
+    find_summands,
+    measure_influence,
     observe_grids,
-    summands,
 )
 from handoff.tasks.optimize.int8.rewriting import Rewriter
 from handoff.tasks.optimize.passes.base import Calibration
@@ -62,9 +62,9 @@ class QuantizeInt8(LayoutPass):
         super().__init__(parameters)
         self._share = float(self.given["keep"])
         self._is_static = self.given["activations"] != _DYNAMIC
-        self._adds = self.given["activations"] == _SUMS
+        self._fuses_sums = self.given["activations"] == _SUMS
         self._calibration = Calibration((), "")
-        self._kept: dict[str, float] = {}
+        self._float_layers: dict[str, float] = {}
         self._notes: tuple[str, ...] = ()
 
     @property
@@ -78,22 +78,24 @@ class QuantizeInt8(LayoutPass):
 
     def choose(self, program: ExportedProgram) -> list[torch.fx.Node]:
         """Return the layers to change."""
-        return [layer.node for layer in self._layers(program) if layer.node.name not in self._kept]
+        nodes = [layer.node for layer in self._eligible_layers(program)]
+        return [node for node in nodes if node.name not in self._float_layers]
 
     def call(self, program: ExportedProgram) -> bool:
         """Choose ranges and layers, and put int8 operators in their places."""
-        self._kept, self._notes = {}, ()
-        layers, batches = self._layers(program), self._calibration.batches
-        seen = [*(layer.given for layer in layers), *(summands(layers) if self._adds else ())]
-        grids = observe_grids(program, seen, batches) if self._is_static else {}
+        self._float_layers, self._notes = {}, ()
+        layers, batches = self._eligible_layers(program), self._calibration.batches
+        observed = [layer.source for layer in layers]
+        observed += find_summands(layers) if self._fuses_sums else ()
+        grids = observe_grids(program, observed, batches) if self._is_static else {}
         count = math.ceil(self._share * len(layers))
         if count:
-            moved = influence(program, layers, grids, batches[0])
+            moved = measure_influence(program, layers, grids, batches[0])
             worst = sorted(layers, key=lambda layer: -moved[layer])[:count]
-            self._kept = {layer.node.name: moved[layer] for layer in worst}
-        self._rewriter = Rewriter(program, grids, adds=self._adds)
-        whose = (self._calibration.source,) if self._is_static and layers else ()
-        self._notes = (*_told(layers, self._kept), *whose)
+            self._float_layers = {layer.node.name: moved[layer] for layer in worst}
+        self._rewriter = Rewriter(program, grids, fuses_sums=self._fuses_sums)
+        sources = (self._calibration.source,) if self._is_static and layers else ()
+        self._notes = (*_describe_layers(layers, self._float_layers), *sources)
         return super().call(program)
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
@@ -102,28 +104,29 @@ class QuantizeInt8(LayoutPass):
 
     def clean_up(self, program: ExportedProgram) -> None:
         """Let int8 results stay int8 between such layers, and drop the float32 weights."""
-        self._rewriter.join()
+        self._rewriter.connect()
         super().clean_up(program)
         drop_unused_state(program)
 
-    def _layers(self, program: ExportedProgram) -> list[Layer]:
+    def _eligible_layers(self, program: ExportedProgram) -> list[Layer]:
         # What is written to later holds something else then.
         writers = last_writes(program.graph)
         return [
             layer for layer in find_layers(program)
             if (self._is_static or layer.node.target is LINEAR)
-            and not (layer.given in writers and layer.given < writers[layer.given])
+            and not (layer.source in writers and layer.source < writers[layer.source])
         ]  # fmt: skip
 
 
-def _told(layers: Sequence[Layer], kept: Mapping[str, float]) -> list[str]:
-    count = len(layers) - len(kept)
-    told = [f"{count} of {len(layers)} layers compute in int8"] if layers else []
-    if kept:
-        names = [f"{name} ({moved:.2g})" for name, moved in list(kept.items())[:_NAMES_AT_MOST]]
-        more = f" and {len(kept) - len(names)} more" if len(kept) > len(names) else ""
-        told.append(
+def _describe_layers(layers: Sequence[Layer], float_layers: Mapping[str, float]) -> list[str]:
+    count = len(layers) - len(float_layers)
+    notes = [f"{count} of {len(layers)} layers compute in int8"] if layers else []
+    if float_layers:
+        names = [f"{name} ({moved:.2g})" for name, moved in float_layers.items()]
+        left = len(names) - _NAMES_AT_MOST
+        more = f" and {left} more" if left > 0 else ""
+        notes.append(
             "in float32, since each alone would move the outputs by that share of their size: "
-            f"{', '.join(names)}{more}"
+            f"{', '.join(names[:_NAMES_AT_MOST])}{more}"
         )
-    return told
+    return notes

@@ -9,7 +9,7 @@ import torch.fx
 from torch.export import ExportedProgram
 
 from handoff.tasks.optimize.passes.base import WeightPass
-from handoff.tasks.optimize.passes.int8_rows import Calls, add_int8_rows
+from handoff.tasks.optimize.passes.int8_rows import CallBuilder, add_int8_rows
 from handoff.tasks.optimize.passes.state import replace_node, state_name
 
 _ATEN = torch.ops.aten
@@ -43,7 +43,7 @@ class QuantizeTables(WeightPass):
 
     def call(self, program: ExportedProgram) -> bool:
         """Replace all look-ups, those in one table by its one copy."""
-        self._kept: dict[str, tuple[torch.fx.Node, torch.fx.Node]] = {}
+        self._quantized: dict[str, tuple[torch.fx.Node, torch.fx.Node]] = {}
         return super().call(program)
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
@@ -52,11 +52,11 @@ class QuantizeTables(WeightPass):
         assert isinstance(table, torch.fx.Node)
         name = state_name(program, table)
         assert name is not None
-        if name not in self._kept:
-            self._kept[name] = add_int8_rows(program, name)
-        integers, scales = self._kept[name]
+        if name not in self._quantized:
+            self._quantized[name] = add_int8_rows(program, name)
+        integers, scales = self._quantized[name]
         with program.graph.inserting_before(node):
-            calls = Calls(program.graph)
+            calls = CallBuilder(program.graph)
             rows = calls.add(
                 _ATEN.to.dtype, calls.add(_ATEN.embedding.default, integers, ids), torch.float32
             )

@@ -9,7 +9,7 @@ import torch.fx
 from torch.export import ExportedProgram
 
 from handoff.tasks.optimize.passes.base import WeightPass
-from handoff.tasks.optimize.passes.int8_rows import Calls, add_int8_rows
+from handoff.tasks.optimize.passes.int8_rows import CallBuilder, add_int8_rows
 from handoff.tasks.optimize.passes.state import replace_node, state_name
 
 _ATEN = torch.ops.aten
@@ -41,16 +41,16 @@ class QuantizeWeights(WeightPass):
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Replace it."""
-        given, weight = node.args[:2]
-        assert isinstance(given, torch.fx.Node)
+        rows, weight = node.args[:2]
+        assert isinstance(rows, torch.fx.Node)
         assert isinstance(weight, torch.fx.Node)
         name = state_name(program, weight)
-        kept, scales = add_int8_rows(program, name)
+        integers, scales = add_int8_rows(program, name)
         with program.graph.inserting_before(node):
-            calls = Calls(program.graph)
-            wide = calls.add(_ATEN.to.dtype, kept, torch.float32)
+            calls = CallBuilder(program.graph)
+            wide = calls.add(_ATEN.to.dtype, integers, torch.float32)
             result = calls.add(
-                _ATEN.mul.Tensor, calls.add(_ATEN.linear.default, given, wide), scales
+                _ATEN.mul.Tensor, calls.add(_ATEN.linear.default, rows, wide), scales
             )
             if len(node.args) > 2 and node.args[2] is not None:
                 result = calls.add(_ATEN.add.Tensor, result, node.args[2])

@@ -35,8 +35,8 @@ class ReciprocalRoot(NodePass[ExportedProgram]):
             node for node in program.graph.nodes
             if node.target in _ROOTS
             and node.args[1:] == (-0.5,)
-            and isinstance(given := node.args[0], torch.fx.Node)
-            and given.meta["val"].is_floating_point()
+            and isinstance(base := node.args[0], torch.fx.Node)
+            and base.meta["val"].is_floating_point()
         ]  # fmt: skip
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:

@@ -15,9 +15,9 @@ def arguments_of(node: torch.fx.Node) -> dict[str, Any]:
     """Return all arguments of an operator's call by name, defaults included."""
     root = node.graph.owning_module
     assert root is not None
-    found = node.normalized_arguments(root, normalize_to_only_use_kwargs=True)
-    assert found is not None
-    return found.kwargs
+    normalized = node.normalized_arguments(root, normalize_to_only_use_kwargs=True)
+    assert normalized is not None
+    return normalized.kwargs
 
 
 def add_call(graph: torch.fx.Graph, target: Any, args: tuple[Any, ...]) -> torch.fx.Node:  # noqa: ANN401
@@ -27,9 +27,9 @@ def add_call(graph: torch.fx.Graph, target: Any, args: tuple[Any, ...]) -> torch
     return node
 
 
-def describe_as(new: torch.fx.Node, old: torch.fx.Node) -> None:
-    """Let `new`, which takes the place of `old`, tell its origin; what it returns stays its own."""
-    new.meta.update({name: told for name, told in old.meta.items() if name != "val"})
+def copy_metadata(new: torch.fx.Node, old: torch.fx.Node) -> None:
+    """Let `new`, which takes the place of `old`, say its origin; what it returns stays its own."""
+    new.meta.update({name: value for name, value in old.meta.items() if name != "val"})
 
 
 _STATE = (InputKind.PARAMETER, InputKind.BUFFER)
@@ -46,13 +46,13 @@ def state_name(program: ExportedProgram, node: torch.fx.Node) -> str:
 
 def lifted_tensors(program: ExportedProgram) -> dict[str, torch.Tensor]:
     """Return the tensors that the program holds, by the names of their placeholders."""
-    found: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     for spec in program.graph_signature.input_specs:
         if spec.kind in _LIFTED and spec.target is not None:
             value = program.state_dict.get(spec.target, program.constants.get(spec.target))
             if isinstance(value, torch.Tensor):
-                found[spec.arg.name] = value
-    return found
+                tensors[spec.arg.name] = value
+    return tensors
 
 
 def state_value(program: ExportedProgram, node: object, default: float = 0.0) -> torch.Tensor:
@@ -93,36 +93,32 @@ def retype_state(program: ExportedProgram, node: torch.fx.Node, dtype: torch.dty
     node.meta["val"] = node.meta["val"].to(dtype)
 
 
-def add_buffer(program: ExportedProgram, wish: str, value: torch.Tensor) -> torch.fx.Node:
+def add_buffer(program: ExportedProgram, hint: str, value: torch.Tensor) -> torch.fx.Node:
     """Add a buffer to the program's state, and return its placeholder.
 
-    `wish` is its name, with a number behind it where that is taken.
+    `hint` is its name, with a number behind it where that is taken.
     """
     placeholders = program.graph.find_nodes(op="placeholder")
     taken = {*program.state_dict, *program.constants, *(node.name for node in placeholders)}
-    name, number = wish, 0
+    name, number = hint, 0
     while name in taken or f"b_{name}" in taken:
         number += 1
-        name = f"{wish}_{number}"
+        name = f"{hint}_{number}"
     specs = program.graph_signature.input_specs
     kinds = [spec.kind for spec in specs]
-    place = kinds.index(InputKind.USER_INPUT) if InputKind.USER_INPUT in kinds else len(kinds)
+    index = kinds.index(InputKind.USER_INPUT) if InputKind.USER_INPUT in kinds else len(kinds)
     # The order of the placeholders is that of the specs: the state's, then the user's.
-    behind = placeholders[place] if place < len(placeholders) else _first_call(program)
+    calls = (node for node in program.graph.nodes if node.op != "placeholder")
+    behind = placeholders[index] if index < len(placeholders) else next(calls)
     with program.graph.inserting_before(behind):
         # A weight may be called by a number (`0.weight`), a placeholder may not: as torch names it.
         node: torch.fx.Node = program.graph.placeholder(f"b_{name}")
     fake = detect_fake_mode([n.meta.get("val") for n in placeholders])
     node.meta["val"] = fake.from_tensor(value, static_shapes=True) if fake else value
     spec = InputSpec(InputKind.BUFFER, TensorArgument(node.name), name, persistent=True)
-    specs.insert(place, spec)
+    specs.insert(index, spec)
     program.state_dict[name] = value
     return node
-
-
-def _first_call(program: ExportedProgram) -> torch.fx.Node:
-    calls: list[torch.fx.Node] = [n for n in program.graph.nodes if n.op != "placeholder"]
-    return calls[0]
 
 
 def replace_node(program: ExportedProgram, old: torch.fx.Node, new: torch.fx.Node) -> None:

@@ -50,15 +50,15 @@ class WidenConv1d(NodePass[ExportedProgram]):
         sequence, weight, *rest = node.args
         assert isinstance(sequence, torch.fx.Node)
         assert isinstance(weight, torch.fx.Node)
-        held = program.state_dict[state_name(program, weight)].detach()
-        change_state(program, weight, held.unsqueeze(_HEIGHT))
+        value = program.state_dict[state_name(program, weight)].detach()
+        change_state(program, weight, value.unsqueeze(_HEIGHT))
         weight.meta["val"] = weight.meta["val"].unsqueeze(_HEIGHT)
         unpadded: Any = "valid" if node.target is _ATEN.conv1d.padding else [0]
         defaults: list[Any] = [None, [1], unpadded, [1], 1]
-        given: list[Any] = [*rest, *defaults[len(rest) :]]
-        bias, stride, padding, dilation, groups = given
-        padded = padding if isinstance(padding, str) else _both(padding, 0)
-        wide: list[Any] = [_both(stride, 1), padded, _both(dilation, 1), groups]
+        parameters: list[Any] = [*rest, *defaults[len(rest) :]]
+        bias, stride, padding, dilation, groups = parameters
+        padded = padding if isinstance(padding, str) else _add_height(padding, 0)
+        wide: list[Any] = [_add_height(stride, 1), padded, _add_height(dilation, 1), groups]
         graph = node.graph
         with graph.inserting_before(node):
             image = graph.call_function(_ATEN.unsqueeze.default, (sequence, _HEIGHT))
@@ -70,5 +70,5 @@ class WidenConv1d(NodePass[ExportedProgram]):
         replace_node(program, node, result)
 
 
-def _both(value: Any, height: int) -> list[int]:  # noqa: ANN401 - one number, or a list of it
+def _add_height(value: Any, height: int) -> list[int]:  # noqa: ANN401 - one number, or a list of it
     return [height, *(value if isinstance(value, (list, tuple)) else [value])]

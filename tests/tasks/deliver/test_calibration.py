@@ -67,7 +67,7 @@ def test_where_sizes_are_fixed_only_batches_of_those_are_kept(tmp_path: Path) ->
         ([example(2), ({"x": torch.zeros(2, 4)},)], "batch 1 .*expected the tensors"),
     ],
 )
-def test_what_is_no_call_of_forward_is_told(
+def test_what_is_no_call_of_forward_is_reported(
     given: Sequence[Any], match: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageProblem, match=match):
@@ -114,7 +114,7 @@ def test_a_name_that_the_example_gave_in_its_place_may_be_used(tmp_path: Path) -
     assert len(read_delivery(tmp_path / "d").calibration) == 2
 
 
-def test_more_than_a_delivery_holds_is_told(
+def test_more_than_a_delivery_holds_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(datasets, "CALIBRATION_BATCHES", 2)

@@ -173,7 +173,7 @@ def test_refuses_what_no_capture_can_follow_with_the_models_own_line(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("kind", "line", "told"),
+    ("kind", "line", "message"),
     [
         (toys.BranchBehindLength, "if y.sum() > 0:", "what a tensor's value decides"),
         (
@@ -184,9 +184,9 @@ def test_refuses_what_no_capture_can_follow_with_the_models_own_line(tmp_path: P
     ],
 )
 def test_the_line_is_the_one_that_export_stops_at_and_not_what_fx_met_before(
-    kind: type[nn.Module], line: str, told: str, tmp_path: Path
+    kind: type[nn.Module], line: str, message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(DeliveryUnreadable, match=told) as caught:
+    with pytest.raises(DeliveryUnreadable, match=message) as caught:
         deliver_toy(kind, tmp_path / "toy", dynamic={"x": {0: "batch"}})
     file, _, number = caught.value.where.partition(":")
     assert file == "toy_models.py"

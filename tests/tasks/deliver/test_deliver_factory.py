@@ -1,4 +1,4 @@
-"""A factory of the training team's is called, its model named, and what is wrong with it told."""
+"""A factory of the training team's is called, its model named, and its mistakes reported."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_factory_is_called_and_its_model_named(
         ("toy_training:names_no_input", r"one of input, got inputs\. Did you mean input\?"),
     ],
 )
-def test_a_factory_that_can_not_be_used_is_told_in_a_sentence(
+def test_a_factory_that_can_not_be_used_is_reported_in_a_sentence(
     factory: str, match: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageProblem, match=match):

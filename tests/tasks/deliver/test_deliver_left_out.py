@@ -82,9 +82,9 @@ def test_what_was_left_out_and_fixed_is_a_finding(tmp_path: Path) -> None:
     deliver(Flagged("dictionary").eval(), (X, LABEL, True), tmp_path / "toy", name="toy")
     judged = judge(TraceabilityJob(tmp_path / "toy"))
     assert judged.verdict == "sound"
-    told = {finding.message for finding in judged.findings}
-    assert "not in the graph: the output ['loss'], which was a loss" in told
-    assert any(text.startswith("normalize = True, as in the example's call") for text in told)
+    messages = {finding.message for finding in judged.findings}
+    assert "not in the graph: the output ['loss'], which was a loss" in messages
+    assert any(text.startswith("normalize = True, as in the example's call") for text in messages)
 
 
 def test_a_loss_that_is_computed_by_a_function_is_an_output_like_any(tmp_path: Path) -> None:

@@ -303,17 +303,17 @@ class DrawsElsewhere(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("draw", "told"),
+    ("draw", "message"),
     [(random.random, "Python's random"), (np.random.rand, "numpy.random")],
 )
-def test_random_numbers_of_other_libraries_are_told_as_such(
-    draw: Callable[[], float], told: str, tmp_path: Path
+def test_random_numbers_of_other_libraries_are_reported_as_such(
+    draw: Callable[[], float], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(DeliveryUnsound, match=rf"draws random numbers \({told}\)"):
+    with pytest.raises(DeliveryUnsound, match=rf"draws random numbers \({message}\)"):
         deliver_it(DrawsElsewhere(draw), tmp_path / "toy", USER)
 
 
-def test_state_outside_of_the_model_is_told_from_random_numbers(tmp_path: Path) -> None:
+def test_state_outside_of_the_model_is_distinguished_from_random_numbers(tmp_path: Path) -> None:
     with pytest.raises(DeliveryUnsound, match=r"nothing is drawn.*counters"):
         deliver_it(CountsCalls(), tmp_path / "toy", USER)
 

@@ -96,13 +96,15 @@ def test_where_sizes_are_fixed_only_samples_of_those_are_kept(tmp_path: Path) ->
          "one of logits, size, got 'other'"),
     ],
 )  # fmt: skip
-def test_what_is_no_evaluation_is_told(options: dict[str, Any], match: str, tmp_path: Path) -> None:
+def test_what_is_no_evaluation_is_reported(
+    options: dict[str, Any], match: str, tmp_path: Path
+) -> None:
     with pytest.raises(UsageProblem, match=match):
         written(tmp_path / "d", **options)
     assert not (tmp_path / "d").exists()
 
 
-def test_more_than_a_delivery_holds_is_told(
+def test_more_than_a_delivery_holds_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(datasets, "EVALUATION_BATCHES", 2)

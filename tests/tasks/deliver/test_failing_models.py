@@ -51,34 +51,34 @@ MASK = torch.zeros(4, 6, dtype=torch.bool)
 
 
 @pytest.mark.parametrize(
-    ("ids", "mask", "line", "told"),
+    ("ids", "mask", "line", "expected"),
     [
         (IDS.float(), MASK, "found = self.table(ids)", "ids float32 [4, 6], mask bool [4, 6]"),
         (IDS, MASK.long(), "found = found.masked_fill(", "ids int64 [4, 6], mask int64 [4, 6]"),
         (IDS[0], MASK[0], "return found.view(", "ids int64 [6], mask bool [6]"),
     ],
 )
-def test_example_inputs_that_a_model_fails_on_are_told_with_names_dtypes_and_the_line(
-    ids: Tensor, mask: Tensor, line: str, told: str, tmp_path: Path
+def test_example_inputs_that_a_model_fails_on_are_reported_with_names_dtypes_and_the_line(
+    ids: Tensor, mask: Tensor, line: str, expected: str, tmp_path: Path
 ) -> None:
     with pytest.raises(DeliveryUnsound, match="the model fails on its example inputs") as caught:
         deliver_it(Encoder(), tmp_path / "toy", ids, mask)
     assert line_at(caught.value).startswith(line)
     assert caught.value.got.startswith(f"`{line}")
-    assert told in caught.value.expected
+    assert expected in caught.value.expected
     assert "finite" not in str(caught.value)
     if ids.is_floating_point():
         assert "Ids are whole numbers" in caught.value.remedy
 
 
-def test_a_size_that_is_baked_in_is_told_to_be_taken_from_the_shape(tmp_path: Path) -> None:
+def test_a_size_that_is_baked_in_is_to_be_taken_from_the_shape(tmp_path: Path) -> None:
     with pytest.raises(DeliveryUnsound, match=r"batch = 5.*Take sizes from x\.shape") as caught:
         deliver_it(Encoder(rows=4), tmp_path / "toy", IDS, MASK)
     assert line_at(caught.value).startswith("return found.view(")
     # As it reaches the command line, from the process that it was raised in.
-    told = error_from_record(caught.value.as_record())
-    assert (type(told), told.exit_code) == (DeliveryUnsound, 2)
-    assert hint_for_error(told) == "handoff explain size-baked-in"
+    error = error_from_record(caught.value.as_record())
+    assert (type(error), error.exit_code) == (DeliveryUnsound, 2)
+    assert hint_for_error(error) == "handoff explain size-baked-in"
     deliver_it(Encoder(), tmp_path / "toy", IDS, MASK)
     deliver_it(Encoder(rows=4), tmp_path / "fixed", IDS, MASK, dynamic={})
 
@@ -141,7 +141,7 @@ class LastOf(Encoder):
         return self.table(ids)[torch.arange(ids.shape[0]), mask - 1]
 
 
-def test_counts_that_are_too_large_for_another_size_are_told_to_be_clamped(tmp_path: Path) -> None:
+def test_counts_that_are_too_large_for_another_size_are_to_be_clamped(tmp_path: Path) -> None:
     two = {"ids": {0: "batch", 1: "length"}, "mask": {0: "batch"}}
     with pytest.raises(DeliveryUnsound, match="If ids or mask holds counts that are too large"):
         deliver_it(LastOf(), tmp_path / "toy", IDS, LENGTHS, dynamic=two, ranges={"mask": (1, 6)})
@@ -167,8 +167,8 @@ def test_inputs_without_a_common_batch_are_said_to_be_fixed_and_how_they_vary(
     for folder, inputs, model, dynamic in (
         ("varying", (ids, x), Apart(), varying), ("together", (IDS, MASK), Encoder(), None)
     ):  # fmt: skip
-        told = deliver_it(model, tmp_path / folder, *inputs, dynamic=dynamic).notes
-        assert not any("are fixed to the example's" in one for one in told)
+        notes = deliver_it(model, tmp_path / folder, *inputs, dynamic=dynamic).notes
+        assert not any("are fixed to the example's" in one for one in notes)
 
 
 class Copies(nn.Module):
@@ -223,7 +223,7 @@ class Branches(Copies):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "message"),
     [
         (Copies, r"return copy\.deepcopy.*Copy modules in __init__"),
         (Differentiates, r"py:\d+: .*`\(gradient,\) =.*gradients, which.*Write the derivative out"),
@@ -236,10 +236,10 @@ class Branches(Copies):
         (Branches, r"`if x\.sum\(\) > 0:`.*torch\.where"),
     ],
 )
-def test_what_no_graph_can_hold_is_told_with_what_helps_against_it(
-    kind: type[nn.Module], told: str, tmp_path: Path
+def test_what_no_graph_can_hold_is_reported_with_what_helps_against_it(
+    kind: type[nn.Module], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(NotCapturable, match=told) as caught:
+    with pytest.raises(NotCapturable, match=message) as caught:
         deliver_it(kind(), tmp_path / "toy", X)
     assert caught.value.exit_code == 3
     assert "'handoff deliver'" not in caught.value.remedy

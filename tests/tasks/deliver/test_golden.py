@@ -1,11 +1,11 @@
-"""What a model leaves its inputs as, told by comparing them before and after."""
+"""What a model leaves its inputs as, found by comparing them before and after."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from handoff.tasks.deliver.golden import changed_places
+from handoff.tasks.deliver.golden import changed_indices
 
 NAN = float("nan")
 
@@ -23,5 +23,5 @@ NAN = float("nan")
 def test_an_input_is_changed_where_any_element_is_and_nan_is_the_same_as_nan(
     before: list[float], after: list[float], is_changed: bool
 ) -> None:
-    places = changed_places((torch.tensor(before),), (torch.tensor(after),))
+    places = changed_indices((torch.tensor(before),), (torch.tensor(after),))
     assert places == ((0,) if is_changed else ())

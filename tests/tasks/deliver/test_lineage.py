@@ -38,7 +38,7 @@ def test_a_clean_commit_is_named(repository: Path) -> None:
     assert set(commit) <= set("0123456789abcdef")
 
 
-def test_changes_on_top_of_a_commit_are_told(repository: Path) -> None:
+def test_changes_on_top_of_a_commit_are_reported(repository: Path) -> None:
     (repository / "train.py").write_text("epochs = 2\n")
     lineage = lineage_from_git(repository)
     assert lineage.commit.endswith("-dirty")
@@ -62,7 +62,7 @@ def test_a_commit_that_lacks_the_factory_s_own_file_does_not_hold_the_model(
 
 
 @pytest.mark.parametrize(
-    ("remote", "told"),
+    ("remote", "expected"),
     [
         ("https://ann:s3cret@git.example.org/team/model.git",
          "https://git.example.org/team/model.git"),
@@ -71,9 +71,11 @@ def test_a_commit_that_lacks_the_factory_s_own_file_does_not_hold_the_model(
         ("git@git.example.org:team/model.git", "git@git.example.org:team/model.git"),
     ],
 )  # fmt: skip
-def test_credentials_in_the_remote_are_left_out(remote: str, told: str, repository: Path) -> None:
+def test_credentials_in_the_remote_are_left_out(
+    remote: str, expected: str, repository: Path
+) -> None:
     git(repository, "remote", "add", "origin", remote)
-    assert lineage_from_git(repository).repository == told
+    assert lineage_from_git(repository).repository == expected
 
 
 def test_the_first_remote_counts_where_none_is_called_origin(repository: Path) -> None:
@@ -83,28 +85,28 @@ def test_the_first_remote_counts_where_none_is_called_origin(repository: Path) -
     assert lineage_from_git(repository).repository == "https://git.example.org/own.git"
 
 
-def test_what_a_recipe_requires_is_told_with_the_fields_that_lack_and_how_to_give_them() -> None:
-    (told,) = missing_lineage(Lineage(author="A"), ("author", "commit", "training_run"))
-    assert "requires commit and training_run, which the delivery doesn't say" in told.message
-    assert 'Write commit = "...", training_run = "..." under [source] in deliv' in told.remedy
-    assert 'lineage=Lineage(commit="...", training_run="...")' in told.remedy
-    assert "git" not in told.remedy  # which knows no training run
-    (told,) = missing_lineage(Lineage(), ("author",))
-    assert "or deliver from a clean git checkout" in told.remedy
+def test_what_a_recipe_requires_is_reported_with_what_lacks_and_how_to_give_it() -> None:
+    (finding,) = missing_lineage(Lineage(author="A"), ("author", "commit", "training_run"))
+    assert "requires commit and training_run, which the delivery doesn't say" in finding.message
+    assert 'Write commit = "...", training_run = "..." under [source] in deliv' in finding.remedy
+    assert 'lineage=Lineage(commit="...", training_run="...")' in finding.remedy
+    assert "git" not in finding.remedy  # which knows no training run
+    (finding,) = missing_lineage(Lineage(), ("author",))
+    assert "or deliver from a clean git checkout" in finding.remedy
 
 
-def test_a_checkout_without_a_remote_is_told_what_it_lacks(repository: Path) -> None:
+def test_a_checkout_without_a_remote_is_reported_with_what_it_lacks(repository: Path) -> None:
     (repository / "lineage_train.py").write_text(
         "import torch\ndef build():\n    return torch.nn.Linear(8, 4), (torch.zeros(2, 8),)\n"
     )
     result = run(DeliverJob("lineage_train:build", repository, repository / "out"))
     assert any("has no remote" in note for note in result.notes)
-    (told,) = missing_lineage(result.contract.source, ())
-    assert "doesn't say its repository" in told.message
-    assert "git remote add origin URL" in told.remedy
-    (told,) = missing_lineage(Lineage(), ())
-    assert "doesn't say its repository and commit" in told.message
-    assert "remote" not in told.remedy
+    (finding,) = missing_lineage(result.contract.source, ())
+    assert "doesn't say its repository" in finding.message
+    assert "git remote add origin URL" in finding.remedy
+    (finding,) = missing_lineage(Lineage(), ())
+    assert "doesn't say its repository and commit" in finding.message
+    assert "remote" not in finding.remedy
     git(repository, "remote", "add", "origin", "https://git.example.org/own.git")
     result = run(DeliverJob("lineage_train:build", repository, repository / "other"))
     assert not any("remote" in note for note in result.notes)

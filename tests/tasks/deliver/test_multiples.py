@@ -18,7 +18,7 @@ from handoff.artifacts.delivery.contract import read_contract
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.errors import DeliveryUnsound, UsageProblem
 from handoff.infra.commands.input_flags import format_limits, parse_limits
-from handoff.tasks.deliver.multiples import multiple_of
+from handoff.tasks.deliver.multiples import find_multiple
 from handoff.tasks.deliver.options import require_limits
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.inspect.messages import TraceabilityJob
@@ -32,18 +32,18 @@ SIZES = Dimension(1, 1024)
 def test_the_smallest_number_is_found_at_whose_multiples_a_model_runs(
     number: int, size: int
 ) -> None:
-    assert multiple_of(lambda asked: asked % number == 0, size, SIZES) == number
+    assert find_multiple(lambda asked: asked % number == 0, size, SIZES) == number
 
 
 def test_one_below_a_multiple_may_run_as_well() -> None:
-    assert multiple_of(lambda size: size % 4 in (0, 3), 16, SIZES) == 4
+    assert find_multiple(lambda size: size % 4 in (0, 3), 16, SIZES) == 4
 
 
 def test_a_model_that_runs_at_each_size_or_at_one_has_no_such_number() -> None:
-    assert multiple_of(lambda size: size > 0, 16, SIZES) == 0
-    assert multiple_of(lambda size: size == 16, 16, SIZES) == 0
-    assert multiple_of(lambda size: size >= 16, 16, Dimension(1, 20)) == 0
-    assert multiple_of(lambda size: size >= 16, 16, SIZES) == 0
+    assert find_multiple(lambda size: size > 0, 16, SIZES) == 0
+    assert find_multiple(lambda size: size == 16, 16, SIZES) == 0
+    assert find_multiple(lambda size: size >= 16, 16, Dimension(1, 20)) == 0
+    assert find_multiple(lambda size: size >= 16, 16, SIZES) == 0
 
 
 class Halves(nn.Module):
@@ -106,7 +106,7 @@ def test_a_model_that_brings_what_it_joins_to_one_size_takes_every_size(tmp_path
     assert run(TraceabilityJob(folder, exports=True)).verdict == "sound"
 
 
-def test_what_can_not_be_captured_for_every_size_is_told_at_whose_multiples_it_can() -> None:
+def test_what_can_not_be_captured_for_every_size_says_at_whose_multiples_it_can() -> None:
     """What runs at the size that it is captured with may hold for multiples alone."""
     signature = ModelSignature(
         (TensorSpec("image", "float32", ("batch", 1, "height", 8)),), (),
@@ -140,7 +140,7 @@ def test_what_is_left_of_a_range_in_multiples_holds_each_of_them(
 
 
 @pytest.mark.parametrize("limits", [(20, 512, 16), (16, 500, 16), (16, 512, 0), (3, 9, 16)])
-def test_multiples_that_do_not_divide_the_ends_are_told_with_what_to_write(
+def test_multiples_that_do_not_divide_the_ends_are_reported_with_what_to_write(
     limits: tuple[int, ...],
 ) -> None:
     with pytest.raises(UsageProblem, match="no range of multiples") as caught:

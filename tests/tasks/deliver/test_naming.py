@@ -48,7 +48,7 @@ def test_what_may_be_there_is_left_to_the_import(folder: Path, factory: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("factory", "told"),
+    ("factory", "message"),
     [
         ("mymodle:build", "there is no module mymodle: .* got none named mymodle. Did .* mymodel?"),
         ("train.rankr:make", "no module train.rankr: .* the package train, .* mean train.ranker?"),
@@ -61,10 +61,10 @@ def test_what_may_be_there_is_left_to_the_import(folder: Path, factory: str) -> 
         ("mymodel.build", "not the name of a factory: .* Write mymodel:build"),
     ],
 )  # fmt: skip
-def test_what_can_not_be_there_is_told_with_what_was_meant(
-    folder: Path, factory: str, told: str
+def test_what_can_not_be_there_is_reported_with_what_was_meant(
+    folder: Path, factory: str, message: str
 ) -> None:
-    with pytest.raises(UsageProblem, match=told):
+    with pytest.raises(UsageProblem, match=message):
         require_factory(factory, folder, ())
 
 

@@ -25,7 +25,7 @@ def described(option: str, given: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("option", "given", "told", "remedy"),
+    ("option", "given", "message", "remedy"),
     [
         ("dimensions", {"batch": (64, 1)}, "smaller one first, got (64, 1)", {"batch": (1, 64)}),
         ("dimensions", {"batch": 64}, "expected (SMALLEST, LARGEST), got 64", {"batch": (1, 64)}),
@@ -44,18 +44,18 @@ def described(option: str, given: Any) -> Any:
         ("ranges", {"ids": (0, 2)}, "values from 0 to 2, got 0 to 3", {"ids": (0, 3)}),
     ],
 )  # fmt: skip
-def test_a_wrong_option_is_told_with_what_to_write_and_that_helps(
-    option: str, given: Any, told: str, remedy: Any
+def test_a_wrong_option_is_reported_with_what_to_write_and_that_helps(
+    option: str, given: Any, message: str, remedy: Any
 ) -> None:
     with pytest.raises(UsageProblem) as caught:
         described(option, given)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert f"Write {option}={remedy}" in caught.value.remedy
     assert described(option, remedy).inputs[0].name == "x"
 
 
 @pytest.mark.parametrize(
-    ("option", "given", "told"),
+    ("option", "given", "message"),
     [
         ("dimensions", {"bach": (1, 8)}, "one of batch, got bach. Did you mean batch?"),
         ("dynamic", {"idz": {0: "batch"}}, "one of x, ids, scale, got idz. Did you mean ids?"),
@@ -70,12 +70,12 @@ def test_a_wrong_option_is_told_with_what_to_write_and_that_helps(
         ("ranges", {"ids": {"low": 0}}, "two finite numbers, got {'low': 0}"),
     ],
 )  # fmt: skip
-def test_what_has_no_one_remedy_is_told_with_what_there_is(
-    option: str, given: Any, told: str
+def test_what_has_no_one_remedy_is_reported_with_what_there_is(
+    option: str, given: Any, message: str
 ) -> None:
     with pytest.raises(UsageProblem) as caught:
         described(option, given)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 class Adds(nn.Module):
@@ -84,7 +84,7 @@ class Adds(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"dynamic": ["x"]}, "dynamic is no dictionary: expected {'x': {0: 'batch'}}, got ['x']"),
         ({"dimensions": [("batch", (1, 8))]}, "dimensions is no dictionary"),
@@ -94,10 +94,10 @@ class Adds(nn.Module):
         ({"example_kwargs": [1]}, "example_kwargs names no arguments"),
     ],
 )  # fmt: skip
-def test_an_option_of_another_kind_is_told_before_anything_runs(
-    given: dict[str, Any], told: str, tmp_path: Path
+def test_an_option_of_another_kind_is_reported_before_anything_runs(
+    given: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageProblem) as caught:
         deliver(Adds(), INPUTS, tmp_path / "toy", **{"name": "toy", **given})
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert not (tmp_path / "toy").exists()

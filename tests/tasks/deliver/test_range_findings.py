@@ -47,12 +47,14 @@ def with_range(folder: Path, low: float | None, high: float | None, origin: str 
     return folder
 
 
-def test_a_contract_with_the_examples_ids_is_told_what_the_table_holds(tmp_path: Path) -> None:
+def test_a_contract_with_the_examples_ids_is_answered_with_what_the_table_holds(
+    tmp_path: Path,
+) -> None:
     folder = write_delivery(tmp_path / "toy", Tables(), {"ids": IDS})
-    told = findings(folder)["narrow-range"]
-    assert told.severity == "limit"
-    assert "ids takes 21 to 821 by the contract, and the model 0 to 4999" in told.message
-    assert "table words of 5000 rows" in told.message
+    finding = findings(folder)["narrow-range"]
+    assert finding.severity == "limit"
+    assert "ids takes 21 to 821 by the contract, and the model 0 to 4999" in finding.message
+    assert "table words of 5000 rows" in finding.message
 
 
 @pytest.mark.parametrize(("low", "high", "origin"), [(0, 4999, ""), (21, 821, DECLARED)])
@@ -68,24 +70,24 @@ def test_a_contract_with_all_ids_or_with_what_somebody_declared_is_sound(
 @pytest.mark.parametrize("origin", ["", DECLARED])
 def test_ids_that_no_table_has_are_unsound_whoever_says_so(origin: str, tmp_path: Path) -> None:
     folder = write_delivery(tmp_path / "toy", Tables(), {"ids": IDS})
-    told = findings(with_range(folder, 0, 5000, origin))["ids-beyond-table"]
-    assert told.severity == "unsound"
-    assert "ids may be 5000 by the contract, and the model takes 0 to 4999" in told.message
+    finding = findings(with_range(folder, 0, 5000, origin))["ids-beyond-table"]
+    assert finding.severity == "unsound"
+    assert "ids may be 5000 by the contract, and the model takes 0 to 4999" in finding.message
 
 
 def test_whole_numbers_without_a_range_are_a_question(tmp_path: Path) -> None:
     folder = write_delivery(tmp_path / "toy", Tables(), {"ids": IDS})
-    told = findings(with_range(folder, None, None))["guessed-range"]
-    assert "nothing says which numbers ids may hold" in told.message
+    finding = findings(with_range(folder, None, None))["guessed-range"]
+    assert "nothing says which numbers ids may hold" in finding.message
 
 
-def test_columns_of_different_tables_are_told_by_deliver_and_by_inspect(tmp_path: Path) -> None:
+def test_columns_of_different_tables_are_reported_by_deliver_and_by_inspect(tmp_path: Path) -> None:
     given = deliver(Tables(900).eval(), (IDS,), tmp_path / "toy", name="toy")
     (spec,) = given.contract.inputs
     assert (spec.low, spec.high) == (0, 899)
     assert any("the narrowest column's" in note for note in given.notes)
-    told = findings(tmp_path / "toy")["narrow-range"]
-    assert "what other columns could take beyond is refused" in told.message
+    finding = findings(tmp_path / "toy")["narrow-range"]
+    assert "what other columns could take beyond is refused" in finding.message
 
 
 def test_an_example_beyond_the_contract_is_refused(tmp_path: Path) -> None:

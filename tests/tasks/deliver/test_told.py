@@ -1,4 +1,4 @@
-"""Deliver tells, in a line each, what it has fixed: arguments, defaults, the mode."""
+"""Deliver notes, in a line each, what it has fixed: arguments, defaults, the mode."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def about(result: DeliverResult, words: str) -> list[str]:
     return [note for note in result.notes if words in note]
 
 
-def test_defaults_and_values_of_the_example_are_told_as_fixed(tmp_path: Path) -> None:
+def test_defaults_and_values_of_the_example_are_reported_as_fixed(tmp_path: Path) -> None:
     result = delivered(Scores().eval(), tmp_path, X, "negative")
     (given,) = about(result, "as in the example's call")
     assert "mode = 'negative'" in given
@@ -48,7 +48,7 @@ def test_defaults_and_values_of_the_example_are_told_as_fixed(tmp_path: Path) ->
     assert absent.endswith(": mask")
 
 
-def test_what_is_given_as_a_tensor_is_an_input_and_not_told(tmp_path: Path) -> None:
+def test_what_is_given_as_a_tensor_is_an_input_and_not_noted(tmp_path: Path) -> None:
     model = Scores().eval()
     mask, warm = torch.ones(4, 4), torch.full((4, 1), 3.0)
     result = delivered(model, tmp_path, X, temperature=warm, mask=mask)
@@ -57,13 +57,13 @@ def test_what_is_given_as_a_tensor_is_an_input_and_not_told(tmp_path: Path) -> N
     assert not about(result, "leaves them None")
 
 
-def test_a_forward_without_such_arguments_is_not_told_of(tmp_path: Path) -> None:
+def test_a_forward_without_such_arguments_has_no_notes(tmp_path: Path) -> None:
     result = delivered(nn.Linear(8, 4).eval(), tmp_path, X)
     assert not about(result, "fixed in the graph")
     assert not about(result, "evaluation mode")
 
 
-def test_a_model_in_training_mode_is_told_and_left_in_it(tmp_path: Path) -> None:
+def test_a_model_in_training_mode_is_reported_and_left_in_it(tmp_path: Path) -> None:
     model = Scores()
     result = delivered(model, tmp_path, X)
     assert about(result, "evaluation mode") == [
@@ -76,5 +76,5 @@ def test_a_model_in_training_mode_is_told_and_left_in_it(tmp_path: Path) -> None
 def test_a_part_in_training_mode_is_named(tmp_path: Path) -> None:
     model = Scores().eval()
     model.drop.train()
-    (told,) = about(delivered(model, tmp_path, X), "evaluation mode")
-    assert told.endswith("parts of the model (Dropout) were in training mode")
+    (note,) = about(delivered(model, tmp_path, X), "evaluation mode")
+    assert note.endswith("parts of the model (Dropout) were in training mode")

@@ -76,7 +76,7 @@ LOOKED_UP: dict[str, tuple[Callable[..., Any], tuple[float, float]]] = {
     "shifted and padded": (
         lambda m, x: m.user(functional.pad(x[:, :-1], (1, 0), value=2)), (0, 49)),
     "unknown ids replaced": (lambda m, x: m.user(torch.where(x < 0, 0, x)), (0, 49)),
-    "padding told apart": (lambda m, x: m.user(x) * (x != 0).unsqueeze(-1), (0, 49)),
+    "padding compared with zero": (lambda m, x: m.user(x) * (x != 0).unsqueeze(-1), (0, 49)),
     "some columns": (lambda m, x: m.user(x[:, 1]), (0, 49)),
     "sorted": (lambda m, x: m.user(x.sort(dim=1).values), (0, 49)),
     "quotient and remainder": (lambda m, x: m.user(x // 30) * m.item(x % 30), (0, 1499)),

@@ -47,12 +47,13 @@ class PadsToFours(nn.Module):
         return torch.cat([torch.nn.functional.interpolate(quarter, scale_factor=2.0), half], 1)
 
 
-def test_sizes_that_forward_computes_are_told_with_what_does_without_them() -> None:
+def test_sizes_that_forward_computes_are_reported_with_what_does_without_them() -> None:
     wide = signature(("batch", 2, "width"), batch=Dimension(1, 9), width=Dimension(8, 64))
-    with pytest.raises(DeliveryUnsound, match="what forward computes from the sizes width") as told:
+    match = "what forward computes from the sizes width"
+    with pytest.raises(DeliveryUnsound, match=match) as caught:
         capture(PadsToFours(), wide)
-    assert "TORCH_LOGS" not in str(told.value)
-    assert told.value.remedy.startswith("Pad or crop the inputs before the model is called")
+    assert "TORCH_LOGS" not in str(caught.value)
+    assert caught.value.remedy.startswith("Pad or crop the inputs before the model is called")
     # As the remedy says: with the padding left to the caller, at sizes that need none.
     fixed = signature(("batch", 2, 64), batch=Dimension(1, 9))
     assert capture(PadsToFours(), fixed).module()(torch.randn(3, 2, 64)).shape == (3, 4, 32)
@@ -68,13 +69,13 @@ class Recurrent(nn.Module):
         return steps
 
 
-def test_steps_of_a_recurrent_layer_have_to_be_fixed_and_are_told_so_at_its_line() -> None:
+def test_steps_of_a_recurrent_layer_have_to_be_fixed_and_are_reported_at_its_line() -> None:
     traced = torch.fx.symbolic_trace(Recurrent().eval())
     varying = signature(("batch", "steps", 4), batch=Dimension(1, 9), steps=Dimension(1, 20))
-    with pytest.raises(DeliveryUnsound, match="for one size of steps only") as told:
+    with pytest.raises(DeliveryUnsound, match="for one size of steps only") as caught:
         capture(traced, varying)
-    assert "declare that dimension as fixed" in told.value.remedy
-    assert "test_capture.py:" in told.value.where
+    assert "declare that dimension as fixed" in caught.value.remedy
+    assert "test_capture.py:" in caught.value.where
     fixed = signature(("batch", 20, 4), batch=Dimension(1, 9))
     assert capture(traced, fixed).module()(torch.randn(3, 20, 4)).shape == (3, 20, 2)
 
@@ -99,7 +100,7 @@ def test_narrow_ranges_can_be_captured(limits: Dimension) -> None:
     assert program.module()(torch.randn(limits.max, 4)).shape == (limits.max, 4)
 
 
-def test_two_dimensions_are_told_apart() -> None:
+def test_two_dimensions_are_distinguished() -> None:
     wanted = signature(("rows", "columns"), rows=Dimension(1, 9), columns=Dimension(1, 9))
     module = capture(nn.ReLU(), wanted).module()
     assert module(torch.randn(2, 7)).shape == (2, 7)

@@ -113,7 +113,7 @@ def pinned(name: str) -> str:
         ),
     ],
 )
-def test_an_extension_that_is_wrong_is_told(
+def test_an_extension_that_is_wrong_is_reported(
     module: Path, monkeypatch: pytest.MonkeyPatch, code: str, match: str
 ) -> None:
     module.write_text(code)
@@ -161,7 +161,7 @@ def test_everything_in_a_package_is_its_code_but_what_python_has_compiled(
     assert digest_extension("team_extension") != before
 
 
-def test_a_module_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_module_that_is_not_there_is_reported(tmp_path: Path) -> None:
     for attempt in (load_extension, lambda name: inspect(tmp_path, tmp_path, name)):
         with pytest.raises(UsageProblem, match="no_such_module can't be imported"):
             attempt("no_such_module@sha256:" + "0" * 64)

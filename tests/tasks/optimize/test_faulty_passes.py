@@ -44,7 +44,7 @@ def test_a_planted_fault_is_caught_before_the_next_pass(
         run(tmp_path, PassChoice("spoiling"), PassChoice("fold-batch-norm"))
 
 
-def test_a_pass_that_deviates_is_told_with_the_first_node_that_differs(
+def test_a_pass_that_deviates_is_reported_with_the_first_node_that_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(PASSES, "spoiling", Spoiling)
@@ -115,7 +115,7 @@ class Turning(Spoiling):
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "message"),
     [
         (Crashing, "expected a pass that ends, got ZeroDivisionError"),
         (Unrunnable, "expected a program that runs as before, got RuntimeError"),
@@ -123,10 +123,10 @@ class Turning(Spoiling):
     ],
 )
 def test_a_pass_that_fails_or_lays_outputs_out_otherwise_is_refused_or_left_out(
-    fault: type[Pass[Any]], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: type[Pass[Any]], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(PASSES, "spoiling", fault)
-    with pytest.raises(BlessingRefused, match=told):
+    with pytest.raises(BlessingRefused, match=message):
         run(tmp_path / "refuse", PassChoice("spoiling"))
     (effect,) = run(
         tmp_path / "leave out", PassChoice("spoiling"), broken_passes="leave out"

@@ -75,7 +75,7 @@ def test_a_large_graph_is_folded_to_few_boxes() -> None:
     assert held == 90
 
 
-def test_what_a_pass_changed_is_told_by_module_and_what_it_left_is_not() -> None:
+def test_what_a_pass_changed_is_reported_by_module_and_what_it_left_is_not() -> None:
     module = blocks(2)
     before = snapshot(module)
     (node,) = [n for n in module.graph.nodes if n.target == "1.norm"]

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.compile
 class Mixed(nn.Module):
     """An inverse, a filter in the frequency domain, a log-mel spectrogram, rounding; and counts.
 
-    The last two outputs have sizes that only the data tells.
+    The last two outputs have sizes that only the data decides.
     """
 
     window: Tensor

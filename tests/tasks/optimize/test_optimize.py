@@ -43,9 +43,9 @@ def test_the_default_recipe_drops_and_folds_and_keeps_what_is_computed(tmp_path:
     )
     # What the dropout fed is fed by the norm now, and stands with it.
     assert after["norm"] == {"relu": 1, "mean": 1}
-    told = [(e.name, c.path, c.removed) for e in result.effects for c in e.changes]
-    assert ("drop-inference-noops", "dropout", {"Dropout": 1}) in told
-    assert ("fold-batch-norm", "norm", {"batch_norm": 1}) in told
+    changes = [(e.name, c.path, c.removed) for e in result.effects for c in e.changes]
+    assert ("drop-inference-noops", "dropout", {"Dropout": 1}) in changes
+    assert ("fold-batch-norm", "norm", {"batch_norm": 1}) in changes
     x = torch.randn(17, 3, 8, 8)
     torch.manual_seed(0)
     with torch.no_grad():
@@ -109,7 +109,7 @@ def test_an_element_near_zero_has_the_room_of_its_outputs_size(
     assert difference(after, before, Recipe())[1] is is_outside
 
 
-def test_a_pass_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
+def test_a_pass_that_is_not_there_is_reported_with_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(UsageProblem, match=r"one of .*drop-inference-noops.* got go-faster"):
         run(tmp_path, PassChoice("go-faster"))
 
@@ -125,7 +125,7 @@ class Fixed(nn.Module):
         return x.reshape(6, -1)
 
 
-def test_a_size_baked_into_the_graph_is_told_at_capture(tmp_path: Path) -> None:
+def test_a_size_baked_into_the_graph_is_reported_at_capture(tmp_path: Path) -> None:
     with pytest.raises((DeliveryUnsound, RuntimeError), match=r"batch 1 to 32|shape"):
         run(tmp_path, module=Fixed())
 
@@ -138,7 +138,7 @@ class Quantizes(nn.Module):
         return learnt(scores, scale, zero, -128, 127)
 
 
-def test_an_operator_that_export_does_not_know_is_told_as_that_with_its_line(
+def test_an_operator_that_export_does_not_know_is_reported_as_that_with_its_line(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(DeliveryUnsound, match=r"can't capture one of its operators") as caught:
@@ -173,7 +173,7 @@ def test_what_rounds_as_in_training_is_captured_for_any_size(tmp_path: Path) -> 
         torch.testing.assert_close(program.module()(x), RoundsAsInTraining()(x))
 
 
-def test_a_tolerance_for_an_output_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_tolerance_for_an_output_that_is_not_there_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "delivery"
     write_delivery(folder, Net().eval(), {"x": torch.randn(6, 3, 8, 8)})
     recipe = Recipe(tolerance={"float8": Tolerance()})
@@ -189,7 +189,7 @@ def _optimize_with(tmp_path: Path, tolerance: dict[str, Tolerance]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "tolerance", "told"),
+    ("name", "tolerance", "message"),
     [
         ("float32", Tolerance(rtol=1e-9), r"an rtol of at least 6.0e-08.*got rtol = 1e-09"),
         (
@@ -200,10 +200,10 @@ def _optimize_with(tmp_path: Path, tolerance: dict[str, Tolerance]) -> None:
         ("output0", Tolerance(rtol=0.0, atol=1e-12), r"an atol of at least .*output's own size"),
     ],
 )
-def test_a_tolerance_finer_than_the_outputs_numbers_is_told_before_anything_is_compiled(
-    name: str, tolerance: Tolerance, told: str, tmp_path: Path
+def test_a_tolerance_finer_than_the_outputs_numbers_is_reported_before_anything_is_compiled(
+    name: str, tolerance: Tolerance, message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageProblem, match=told):
+    with pytest.raises(UsageProblem, match=message):
         _optimize_with(tmp_path, {name: tolerance})
 
 

@@ -46,7 +46,7 @@ class _Sized(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["bincount", "repeat_interleave", "unique", "nonzero"])
-def test_an_output_whose_size_only_the_data_tells_has_a_range(name: str) -> None:
+def test_an_output_whose_size_only_the_data_decides_has_a_range(name: str) -> None:
     signature = ModelSignature(
         (TensorSpec("ids", "int64", ("batch", 3), 0.0, 9.0),), (), {"batch": Dimension(1, 64)}
     )

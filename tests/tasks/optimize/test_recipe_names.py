@@ -1,4 +1,4 @@
-"""A recipe's wrong names are told from the recipe and the contract alone."""
+"""A recipe's wrong names are found from the recipe and the contract alone."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_all_passes_and_tolerances_that_there_are_pass() -> None:
     require_known_names(Recipe(tolerance={"scores": LOOSE, "bounds_0": LOOSE}), NAMED)
 
 
-def test_a_pass_that_is_nobodys_is_told_with_those_that_there_are() -> None:
+def test_a_pass_that_is_nobodys_is_reported_with_those_that_there_are() -> None:
     recipe = Recipe(passes=(PassChoice("fold-batchnorm"),))
     with pytest.raises(UsageProblem, match=r"one of .*fold-batch-norm.*got fold-batchnorm"):
         require_known_names(recipe)
@@ -68,7 +68,7 @@ def test_a_pass_that_may_be_an_extensions_is_left_to_the_step() -> None:
 
 
 @pytest.mark.parametrize("contract", [PLAIN, NAMED])
-def test_a_tolerance_of_a_wrong_name_is_told(contract: DeliveryContract) -> None:
+def test_a_tolerance_of_a_wrong_name_is_reported(contract: DeliveryContract) -> None:
     with pytest.raises(UsageProblem, match=r"a dtype or an output among float64.*got flaot32"):
         require_known_names(Recipe(tolerance={"flaot32": LOOSE}), contract)
 
@@ -78,7 +78,7 @@ def test_without_a_contract_an_outputs_name_is_left_to_the_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong", "told"),
+    ("name", "wrong", "message"),
     [
         ("lower-precision", {"dtype": "float8"}, "expected dtype to be bfloat16 or float16, got"),
         ("lower-precision", {"operators": "linear,conv"}, "expected operators to be which ones"),
@@ -88,13 +88,13 @@ def test_without_a_contract_an_outputs_name_is_left_to_the_step() -> None:
         ("fold-batch-norm", {"share": "1"}, r"expected the parameters \(none\), got share"),
     ],
 )
-def test_a_wrong_parameter_is_told_before_anything_is_started(
-    name: str, wrong: dict[str, str], told: str
+def test_a_wrong_parameter_is_reported_before_anything_is_started(
+    name: str, wrong: dict[str, str], message: str
 ) -> None:
     given = GIVEN.get(name, {})
     require_known_names(Recipe(passes=(PassChoice(name, given),)))
     recipe = Recipe(passes=(PassChoice(name, {**given, **wrong}),))
-    with pytest.raises(UsageProblem, match=told):
+    with pytest.raises(UsageProblem, match=message):
         require_known_names(recipe)
 
 

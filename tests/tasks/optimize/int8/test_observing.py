@@ -14,12 +14,12 @@ from handoff.tasks.optimize.int8.layers import Grid, Observer, grid_of
 def observed(*batches: torch.Tensor) -> Grid:
     observer = Observer()
     for batch in batches:
-        observer.see(batch)
+        observer.observe(batch)
     return observer.grid()
 
 
 def error(grid: Grid, values: torch.Tensor) -> float:
-    return float((grid.rounded(values) - values).square().mean())
+    return float((grid.round(values) - values).square().mean())
 
 
 @given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6))
@@ -27,7 +27,7 @@ def test_a_grid_spans_both_ends_and_has_a_zero_of_its_own(low: float, high: floa
     grid = grid_of(min(low, high), max(low, high))
     assert 0 <= grid.zero <= 255
     ends = torch.tensor([low, high, 0.0], dtype=torch.float64)
-    rounded = grid.rounded(ends)
+    rounded = grid.round(ends)
     assert rounded[2] == 0.0
     assert bool(((rounded - ends).abs() <= grid.scale).all())
 
@@ -60,5 +60,5 @@ def test_batches_count_together_and_what_is_not_finite_not_at_all() -> None:
 
 
 def test_a_tensor_of_zeros_stays_one() -> None:
-    assert torch.equal(observed(torch.zeros(5)).rounded(torch.zeros(5)), torch.zeros(5))
-    assert torch.equal(observed().rounded(torch.zeros(5)), torch.zeros(5))
+    assert torch.equal(observed(torch.zeros(5)).round(torch.zeros(5)), torch.zeros(5))
+    assert torch.equal(observed().round(torch.zeros(5)), torch.zeros(5))

@@ -177,8 +177,8 @@ def test_the_function_refuses_other_sizes_before_it_reads(
     dtype = given[name].dtype
     assert call_pooling(library, given | {name: torch.zeros(size, dtype=dtype)}) is None
     wanted, got = list(given[name].shape), list(size)
-    told = f"attention_pooling: expected {name} of the sizes {wanted}, got {got}\n"
-    assert capfd.readouterr().err == told
+    message = f"attention_pooling: expected {name} of the sizes {wanted}, got {got}\n"
+    assert capfd.readouterr().err == message
 
 
 @pytest.mark.compile

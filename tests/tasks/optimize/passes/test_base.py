@@ -119,7 +119,7 @@ def test_the_promise_is_checked_on_the_graph_that_came_out() -> None:
         apply_pass(Breaking({}), traced())
 
 
-def test_a_parameter_that_a_pass_does_not_have_is_told() -> None:
+def test_a_parameter_that_a_pass_does_not_have_is_reported() -> None:
     with pytest.raises(UsageProblem, match="touching can't be set up"):
         Touching({"speed": "high"})
 

@@ -97,7 +97,7 @@ def test_rounding_is_seen_and_refused_where_the_tolerance_has_no_room(tmp_path: 
     assert 1e-5 < effect.max_abs < 0.05
 
 
-def test_an_unknown_dtype_or_operator_is_told() -> None:
+def test_an_unknown_dtype_or_operator_is_reported() -> None:
     for wrong in ({"dtype": "int4"}, {"operators": "softmax"}):
         with pytest.raises(UsageProblem, match=r"bfloat16 or float16|linear, convolution, matmul"):
             LowerPrecision({**PARAMETERS, **wrong})

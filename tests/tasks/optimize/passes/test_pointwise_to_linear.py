@@ -63,10 +63,10 @@ def test_behind_channels_last_the_rows_are_there_already() -> None:
     assert ChannelsLast({}).call(program)
     assert PointwiseToLinear({}).call(program)
     x = images(6, 7)
-    with torch.no_grad(), torch.profiler.profile() as told:
+    with torch.no_grad(), torch.profiler.profile() as profile:
         got = program.module()(x)
         torch.testing.assert_close(got, module(x), rtol=1e-4, atol=1e-5)
-    copies = sum(one.count for one in told.key_averages() if one.key == "aten::clone")
+    copies = sum(one.count for one in profile.key_averages() if one.key == "aten::clone")
     # The image's on its way in, and the result's, which has its own layout back.
     assert copies == 2
 

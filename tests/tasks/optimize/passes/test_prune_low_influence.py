@@ -98,6 +98,6 @@ def test_a_term_in_the_first_place_of_an_output_goes_too() -> None:
 
 
 @pytest.mark.parametrize("share", ["nan", "2", "-1", "little"])
-def test_a_share_that_is_none_is_told(share: str) -> None:
+def test_a_share_that_is_none_is_reported(share: str) -> None:
     with pytest.raises(UsageProblem, match="a share from 0 to 1"):
         PruneLowInfluence({"share": share})

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import UsageProblem
+from handoff.tasks.optimize.int8.rewriting import Rewriter
 from handoff.tasks.optimize.passes.base import Calibration, apply_pass
 from handoff.tasks.optimize.passes.channels_last import ChannelsLast
 from handoff.tasks.optimize.passes.quantize_int8 import QuantizeInt8
@@ -100,7 +101,7 @@ def test_a_max_pool_between_such_layers_is_given_int8_and_gives_the_same_bits(
     program = made()
     stem, _ = (n for n in program.graph.nodes if n.target is CONVOLUTION)
     assert stem.meta["val"].dtype is torch.uint8
-    monkeypatch.setattr("handoff.tasks.optimize.int8.rewriting.Rewriter._pooled", lambda *_: None)
+    monkeypatch.setattr(Rewriter, "_find_pooled_layer", lambda *_: None)
     before = made()
     stem, _ = (n for n in before.graph.nodes if n.target is CONVOLUTION)
     assert stem.meta["val"].dtype is torch.float32
@@ -231,7 +232,7 @@ def test_sums_that_are_not_of_a_layer_and_of_what_goes_past_it_are_left() -> Non
 
 
 @pytest.mark.parametrize(
-    ("activation", "told"),
+    ("activation", "post_op"),
     [
         (nn.ReLU6(), "hardtanh:0:6"),
         (nn.Hardtanh(-1.0, 2.5), "hardtanh:-1.0:2.5"),
@@ -243,7 +244,7 @@ def test_sums_that_are_not_of_a_layer_and_of_what_goes_past_it_are_left() -> Non
     ],
 )
 def test_an_activation_behind_a_layer_is_the_layers_own_where_onednn_has_it(
-    activation: nn.Module, told: str
+    activation: nn.Module, post_op: str
 ) -> None:
     torch.manual_seed(0)
     pairs = (
@@ -254,12 +255,13 @@ def test_an_activation_behind_a_layer_is_the_layers_own_where_onednn_has_it(
         program, _ = quantized(module.eval(), x)
         first, _ = [n for n in program.graph.nodes if n.target in (CONVOLUTION, LINEAR)]
         # It has no gelu behind convolutions.
-        is_done = first.target == LINEAR or not told.startswith("gelu")
-        assert first.args[-1].replace(".0", "") == (told if is_done else "none").replace(".0", "")
+        is_done = first.target == LINEAR or not post_op.startswith("gelu")
+        expected = post_op if is_done else "none"
+        assert first.args[-1].replace(".0", "") == expected.replace(".0", "")
         assert relative_error(module, program, x) < 0.05
 
 
-def test_the_layers_that_move_the_outputs_most_are_kept_as_many_as_is_said_and_told() -> None:
+def test_the_layers_that_move_the_outputs_most_are_kept_as_many_as_is_said_and_reported() -> None:
     module = Residual().eval()
     whole, _ = quantized(module, images())
     program, chosen = quantized(module, images(), keep="0.4")
@@ -376,7 +378,7 @@ def test_where_there_is_no_such_layer_nothing_is_changed(module: nn.Module) -> N
     [{"activations": "fast", "keep": "0"}, {"activations": "static", "keep": "1"},
      {"activations": "static", "keep": "nan"}, {"activations": "static"}],
 )  # fmt: skip
-def test_parameters_that_make_no_sense_are_told(given: dict[str, str]) -> None:
+def test_parameters_that_make_no_sense_are_reported(given: dict[str, str]) -> None:
     with pytest.raises(UsageProblem, match="quantize-int8 can't be set up"):
         QuantizeInt8(given)
 

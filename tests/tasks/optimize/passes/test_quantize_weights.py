@@ -1,4 +1,4 @@
-"""Int8 weights: a quarter of the size, about half a percent off, told where that is too much."""
+"""Int8 weights: a quarter of the size, about half a percent off, refused where that is too much."""
 
 from __future__ import annotations
 

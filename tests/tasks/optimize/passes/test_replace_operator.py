@@ -32,22 +32,22 @@ def test_where_there_is_none_nothing_is_modified() -> None:
 
 
 @pytest.mark.parametrize("name", ["no_such_operator.default", "relu.no_such_overload", ""])
-def test_an_operator_that_torch_does_not_have_is_told(name: str) -> None:
+def test_an_operator_that_torch_does_not_have_is_reported(name: str) -> None:
     with pytest.raises(UsageProblem, match="operator that torch doesn't have"):
         apply_pass(replace("relu.default", name), export())
 
 
-def test_an_operator_that_needs_more_arguments_is_told() -> None:
+def test_an_operator_that_needs_more_arguments_is_reported() -> None:
     with pytest.raises(UsageProblem, match="can't stand for"):
         apply_pass(replace("relu.default", "add.Tensor"), export())
 
 
-def test_an_operator_that_gives_several_tensors_is_told() -> None:
+def test_an_operator_that_gives_several_tensors_is_reported() -> None:
     with pytest.raises(UsageProblem, match="returns one tensor"):
         apply_pass(replace("relu.default", "unique_consecutive.default"), export())
 
 
-def test_a_keyword_that_the_new_operator_lacks_is_told() -> None:
+def test_a_keyword_that_the_new_operator_lacks_is_reported() -> None:
     program = torch.export.export(nn.GELU(approximate="tanh"), (torch.randn(5),))
     with pytest.raises(UsageProblem, match="the keywords approximate"):
         apply_pass(replace("gelu.default", "relu.default"), program)
