@@ -34,7 +34,7 @@ class HandoffError(Exception):
 
     exit_code: ClassVar[int] = 1
     # Whether it says nothing of what was asked for, which another machine may well do.
-    is_machines: ClassVar[bool] = False
+    is_machine_fault: ClassVar[bool] = False
 
     def __init__(self, what: str, *, expected: str, got: str, remedy: str, where: str = "") -> None:
         """Hold the parts of the sentence, made printable; `where` is such as `module.py:12`."""
@@ -86,13 +86,13 @@ class UsageProblem(HandoffError):
 class KeyUnusable(UsageProblem):
     """A key is none, can't be read here, or isn't trusted where it signs."""
 
-    is_machines = True
+    is_machine_fault = True
 
 
 class EnvironmentLacking(HandoffError):
     """This machine lacks something: a compiler, a writable folder, room on the disk."""
 
-    is_machines = True
+    is_machine_fault = True
 
 
 class StepCrashed(HandoffError):
@@ -106,7 +106,7 @@ class BudgetSpent(StepCrashed):
 class StepKilled(BudgetSpent):
     """A step was killed, and not by us: by the kernel, for want of memory, or by somebody."""
 
-    is_machines = True
+    is_machine_fault = True
 
 
 class DeliveryUnsound(HandoffError):
@@ -129,7 +129,7 @@ class DeliveryUnreachable(HandoffError):
     """The place that a delivery lies at can't be reached, or doesn't let us in: try again later."""
 
     exit_code = 5
-    is_machines = True
+    is_machine_fault = True
 
 
 class BlessingRefused(HandoffError):
@@ -159,7 +159,7 @@ class StoreFailed(HandoffError):
 class StoreUnreachable(StoreFailed):
     """The object store doesn't answer, is full, lets nobody in, or lacks what was seen in it."""
 
-    is_machines = True
+    is_machine_fault = True
 
 
 class RegistryFailed(HandoffError):
@@ -246,7 +246,7 @@ def format_names(names: Sequence[str]) -> str:
     return ", ".join(name[:60] for name in names[:_MOST_NAMES]) + (f" and {more} more" * (more > 0))
 
 
-def tensors_meant(name: str, known: Iterable[str], otherwise: str) -> str:
+def suggest_tensor_inputs(name: str, known: Iterable[str], otherwise: str) -> str:
     """Return what to do about a name that is no input's: an argument may hold several tensors.
 
     Each of those has an input of its own, by a longer name. Else as `did_you_mean` says.
@@ -257,13 +257,13 @@ def tensors_meant(name: str, known: Iterable[str], otherwise: str) -> str:
     return did_you_mean(name, names, otherwise)
 
 
-def expected_and_got(text: str) -> tuple[str, str]:
+def split_expected_got(text: str) -> tuple[str, str]:
     """Return both parts of a message such as `expected a name, got 7`, for a refusal."""
     expected, _, got = text.removeprefix("expected ").rpartition(", got ")
     return (expected, got) if expected else (got, "something else")
 
 
-def told_place(text: str) -> tuple[str, str, str]:
+def parse_message(text: str) -> tuple[str, str, str]:
     """Return the place, what was expected and what was found in `PLACE: expected A, got B`.
 
     Of another message all is what was found.

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 # For the processes that ours start in their turn, such as Inductor's compile workers.
-FOR_CHILDREN = {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
+ISOLATION_VARIABLES = {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
 # What would add to what a Python process runs or imports.
 _REFUSED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONBREAKPOINT")
 
@@ -32,7 +32,7 @@ def own_root() -> str:
     return os.path.dirname(own_package())  # noqa: PTH120
 
 
-def imported_from() -> tuple[Path, ...]:
+def import_folders() -> tuple[Path, ...]:
     """Return the folders that our processes import from: Python's packages, and ours.
 
     In a checkout the rooms of `handoff` are links to where they lie. Debian's Python names folders
@@ -50,10 +50,10 @@ def isolated(module: str, *arguments: str, options: Sequence[str] = ()) -> list[
     return [sys.executable, "-I", *options, os.path.abspath(__file__), module, *arguments]  # noqa: PTH100
 
 
-def for_children(environment: dict[str, str]) -> dict[str, str]:
+def isolated_environment(environment: dict[str, str]) -> dict[str, str]:
     """Return an environment in which what is started imports from Python's own places alone."""
     allowed = {name: value for name, value in environment.items() if name not in _REFUSED}
-    return {**allowed, **FOR_CHILDREN}
+    return {**allowed, **ISOLATION_VARIABLES}
 
 
 def _run(arguments: list[str]) -> None:

@@ -13,7 +13,13 @@ from typing import Literal, get_args
 
 from handoff.artifacts.errors import StoreFailed
 from handoff.artifacts.files.strict import parse_json
-from handoff.artifacts.record import RecordInvalid, canonical_bytes, from_plain, later, to_plain
+from handoff.artifacts.record import (
+    RecordInvalid,
+    added_field,
+    canonical_bytes,
+    from_plain,
+    to_plain,
+)
 from handoff.artifacts.release.comparison import Comparison, PackageFigures
 from handoff.artifacts.release.layout import NIGHTS, night_key, night_row_key
 from handoff.artifacts.stores.store import Store
@@ -54,9 +60,9 @@ class NightRow:
     why: str = ""
     comparisons: tuple[Comparison, ...] = ()
     seconds: float = 0.0
-    served: tuple[PackageFigures, ...] = later(())
-    made_from: str = later("")
-    run: str = later("")
+    served: tuple[PackageFigures, ...] = added_field(())
+    made_from: str = added_field("")
+    run: str = added_field("")
 
     @property
     def is_lost(self) -> bool:
@@ -94,7 +100,7 @@ class Night:
     rows: tuple[NightRow, ...] = ()
     alias: str = "production"
     schema: int = SCHEMA
-    conformance: tuple[str, ...] = later(())
+    conformance: tuple[str, ...] = added_field(())
 
     def __post_init__(self) -> None:
         """Check schema, dates and that each model has one row."""

@@ -29,7 +29,7 @@ class RecordInvalid(ValueError):
 _LATER = types.MappingProxyType({"later": True})
 
 
-def later(default: T, *, compare: bool = True) -> T:
+def added_field(default: T, *, compare: bool = True) -> T:
     """Return a field for a record of which some were written without it.
 
     Without `compare`, records that differ in it alone are equal.
@@ -41,8 +41,8 @@ def later(default: T, *, compare: bool = True) -> T:
 def to_plain(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
     """Return `value` as mappings, lists, strings, numbers, booleans and None.
 
-    A field that was added to a record later (`later`) is left out while it has its default, so
-    that what was written before, and its digest, stay as they were. A non-finite number becomes
+    A field that was added to a record later (`added_field`) is left out while it has its default,
+    so that what was written before, and its digest, stay as they were. A non-finite number becomes
     one of the strings `nan`, `inf` and `-inf`, which JSON lacks.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 
-class Pauses:
+class Backoff:
     """The pauses after tries that failed: each is longer than the one before, up to a longest.
 
     Each is cut at random, so that many who wait for one thing, and were refused together, don't
@@ -56,7 +56,7 @@ class Pauses:
         return seconds
 
 
-def looks(limit_s: float, every_s: float) -> Iterator[None]:
+def poll_for(limit_s: float, every_s: float) -> Iterator[None]:
     """Give a turn to look at something now, and again `every_s` seconds after each look.
 
     The last one begins at most `every_s` seconds after `limit_s` are over; there is always one.

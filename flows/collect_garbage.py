@@ -14,13 +14,13 @@ from handoff.flows.host import host_settings
 from handoff.flows.rescheduling import reschedule_machine_faults
 from handoff.tasks import steps
 from handoff.tasks.registry.messages import CollectJob, CollectResult
-from handoff.tasks.registry.transitions import opened_registrar
+from handoff.tasks.registry.transitions import open_registrar
 
 
 @task(**policies.step(steps.COLLECT.name))
 def collect(host: HostSettings, grace_h: float, pretend: bool) -> CollectResult:
     """Remove what isn't needed and is old enough."""
-    with opened_registrar(host) as (registrar, _):
+    with open_registrar(host) as (registrar, _):
         return registrar.run(CollectJob(host.stores, grace_h, pretend))
 
 

@@ -21,7 +21,7 @@ from handoff.infra.engine.child import StepProcess
 from handoff.tasks.conformance.messages import KeepTableJob
 from handoff.tasks.conformance.running import Plan, Progress
 from handoff.tasks.registry.messages import KeyJob
-from handoff.tasks.registry.transitions import SIGNER, opened_registrar
+from handoff.tasks.registry.transitions import SIGNER, open_registrar
 
 LOGGER = logging.getLogger("handoff.conformance")
 
@@ -52,7 +52,7 @@ def make_conformance(
     if operators:
         return table
     with (
-        opened_registrar(host) as (registrar, scratch),
+        open_registrar(host) as (registrar, scratch),
         closing(StepProcess(SIGNER, scratch / "sign.log")) as signer,
     ):
         signer.run(KeyJob(host.key, host.stores.trusted))

@@ -17,7 +17,7 @@ from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 
 from handoff.artifacts.delivery.contract import Lineage
-from handoff.artifacts.delivery.uri import without_login
+from handoff.artifacts.delivery.uri import strip_login
 from handoff.artifacts.errors import (
     BlessingRefused,
     DeliveryUnreadable,
@@ -33,8 +33,8 @@ from handoff.artifacts.mlflow.tags import run_title
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, read_manifest
 from handoff.flows.parameters import ReleaseParameters
 from handoff.flows.steps import show_refused
-from handoff.tasks.optimize.recipe_names import contract_in
-from handoff.tasks.registry.transitions import opened_registrar
+from handoff.tasks.optimize.recipe_names import try_read_contract
+from handoff.tasks.registry.transitions import open_registrar
 from handoff.tasks.report.messages import ShowRefusedJob
 
 
@@ -59,7 +59,7 @@ def name_run(name: str) -> None:
 
 def mlflow_page(tracking_uri: str, place: str) -> str:
     """Return the address of a `place` in MLflow's pages, without a login; "" without a server."""
-    parts = urlsplit(without_login(tracking_uri))
+    parts = urlsplit(strip_login(tracking_uri))
     if parts.scheme not in ("http", "https"):
         return ""
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/{place}"
@@ -143,11 +143,11 @@ class ReleaseAttempt:
     @property
     def title_parts(self) -> tuple[str, Lineage]:
         """The model and where it comes from, as far as that can be known before it is taken in."""
-        contract = contract_in(self.delivery) if self.delivery else None
+        contract = try_read_contract(self.delivery) if self.delivery else None
         if contract is None:
             return self.parameters.label_of_delivery, self.parameters.lineage
         try:
-            return contract.model.name, contract.source.completed(self.parameters.lineage)
+            return contract.model.name, contract.source.merge_lineage(self.parameters.lineage)
         except ValueError:
             # It says another commit than was announced, which is about to be refused.
             return contract.model.name, contract.source
@@ -176,7 +176,7 @@ def report_refusals(
         # It is released.
         raise
     except HandoffError as error:
-        if not error.is_machines:
+        if not error.is_machine_fault:
             _show_refused(host, attempt, error)
         raise
 
@@ -189,7 +189,7 @@ def _show_refused(host: HostSettings, attempt: ReleaseAttempt, error: HandoffErr
     if isinstance(error, REFUSALS):
         job = ShowRefusedJob(host.stores, refusal, folder)
         try:
-            with opened_registrar(host) as (registrar, _):
+            with open_registrar(host) as (registrar, _):
                 place = show_refused(registrar, job).place
         except HandoffError as trouble:
             LOGGER.warning("The refusal is not shown in MLflow: %s", first_line(trouble))

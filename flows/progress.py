@@ -21,7 +21,7 @@ class Announcement:
 
 
 @contextmanager
-def announced(step: str, bound: str = "", does: str = "") -> Iterator[Announcement]:
+def announce_step(step: str, bound: str = "", does: str = "") -> Iterator[Announcement]:
     """Log that `step` begins, and that it is done, refused or ended by something else, and when.
 
     Records carry `step`, `phase` (`begin`, `done`, `failed`, `ended`), `seconds` and `does`, what

@@ -14,12 +14,12 @@ from handoff.flows.host import host_settings
 from handoff.flows.parameters import PromoteParameters
 from handoff.flows.rescheduling import reschedule_machine_faults
 from handoff.tasks.registry import transitions
-from handoff.tasks.registry.appending import Appended
+from handoff.tasks.registry.appending import AppendResult
 from handoff.tasks.registry.changes import Author
 
 
 @task(**policies.step("move alias"))
-def move_alias(host: HostSettings, wanted: transitions.Promotion, author: Author) -> Appended:
+def move_alias(host: HostSettings, wanted: transitions.Promotion, author: Author) -> AppendResult:
     """Time the version beside the one that is served, and append the promotion to the ledger."""
     return transitions.promote(host, wanted, author)
 

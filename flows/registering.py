@@ -16,7 +16,7 @@ from handoff.artifacts.release.manifest import Manifest
 from handoff.flows.pages import own_page, show_released
 from handoff.flows.parameters import ReleaseParameters
 from handoff.flows.steps import append, catalogue, upload
-from handoff.tasks.registry.appending import Appended, Change, told_as_done
+from handoff.tasks.registry.appending import AppendResult, Change, raise_as_not_shown
 from handoff.tasks.registry.changes import ReleaseRequest
 from handoff.tasks.registry.messages import CatalogueJob, LookUpResult, UploadJob
 from handoff.tasks.release.processes import Processes
@@ -63,7 +63,7 @@ def register(processes: Processes, spec: ReleaseSpec, manifest: Manifest) -> dic
         folder if is_ours else None,
         flow_run=own_page(host) if is_ours else "",
     )
-    with told_as_done(manifest.model, appended):
+    with raise_as_not_shown(manifest.model, appended):
         catalogue(processes.registrar(), job)
     show_released(host, manifest, appended.version, appended.aliases)
     result = _format_result(manifest.model, appended, reused=not is_ours)
@@ -85,12 +85,12 @@ def register_again(
     change = Change(request, author, host.stores, host.key)
     appended = append(processes.registrar(), processes.signer(), change)
     job = CatalogueJob(host.stores, model, appended.version)
-    with told_as_done(model, appended):
+    with raise_as_not_shown(model, appended):
         catalogue(processes.registrar(), job)
     return _format_result(model, appended, reused=True)
 
 
-def _format_result(model: str, appended: Appended, *, reused: bool) -> dict[str, Any]:
+def _format_result(model: str, appended: AppendResult, *, reused: bool) -> dict[str, Any]:
     return {
         "model": model,
         "version": appended.version,

@@ -29,12 +29,12 @@ from handoff.flows.steps import (
 from handoff.flows.target.elsewhere import RemoteTargets, collect_targets, send_targets
 from handoff.flows.target.targets import build
 from handoff.infra.engine.child import StepProcess
-from handoff.infra.engine.workspaces import keep_for_a_look, open_workspace, remove_workspace
+from handoff.infra.engine.workspaces import keep_workspace, open_workspace, remove_workspace
 from handoff.tasks.compile.fingerprint import fingerprint_release
 from handoff.tasks.conformance.messages import KnownWrongJob
 from handoff.tasks.fetch.messages import FetchJob
 from handoff.tasks.intake.messages import IntakeJob
-from handoff.tasks.optimize.recipe_names import contract_in, require_known_names
+from handoff.tasks.optimize.recipe_names import require_known_names, try_read_contract
 from handoff.tasks.registry import assemble
 from handoff.tasks.registry.messages import KeyJob, LookUpJob
 from handoff.tasks.registry.sign import require_accepted
@@ -51,7 +51,7 @@ def build_workspace(host: HostSettings) -> Iterator[Path]:
     try:
         yield workspace
     except HandoffError:
-        keep_for_a_look(workspace)
+        keep_workspace(workspace)
         raise
     remove_workspace(workspace)
 
@@ -81,7 +81,7 @@ def plan_release(
         recipe = recipe_for(host.recipes, parameters.model or read_contract(delivery).model.name)
     assemble.require_trial_alias(recipe, parameters.alias)
     recipe.require_attainable()
-    require_known_names(recipe, contract_in(delivery))
+    require_known_names(recipe, try_read_contract(delivery))
     return ReleaseSpec(parameters, delivery, recipe, host, parameters.lineage, began)
 
 

@@ -67,4 +67,4 @@ def _machine_fault(error: HandoffError | OSError) -> HandoffError | None:
             "a file or a program could not be used", expected="one that is there, and can be",
             got=first_line(error), remedy="'handoff doctor' says what lacks there; fix that",
         )  # fmt: skip
-    return error if error.is_machines else None
+    return error if error.is_machine_fault else None

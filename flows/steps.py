@@ -15,16 +15,16 @@ from handoff.artifacts.delivery.captures import CaptureRow
 from handoff.artifacts.host import HostSettings
 from handoff.artifacts.record import Job
 from handoff.flows import policies
-from handoff.flows.progress import announced
+from handoff.flows.progress import announce_step
 from handoff.infra.engine.child import StepProcess
 from handoff.tasks import steps
 from handoff.tasks.captures.rows import fill_rows
-from handoff.tasks.compile.arm.emulation import SLOWER, emulated_target
+from handoff.tasks.compile.arm.emulation import EMULATION_SLOWDOWN, emulated_target
 from handoff.tasks.compile.messages import CompileJob, CompileResult
 from handoff.tasks.conformance.messages import SignTableJob
-from handoff.tasks.conformance.running import Plan, Tell, make_table
+from handoff.tasks.conformance.running import Plan, ProgressCallback, make_table
 from handoff.tasks.localize.messages import LocalizeJob, LocalizeResult
-from handoff.tasks.registry.appending import Appended, Change
+from handoff.tasks.registry.appending import AppendResult, Change
 from handoff.tasks.registry.appending import append as append_change
 from handoff.tasks.release.jobs import Jobs
 from handoff.tasks.steps import Step
@@ -46,7 +46,7 @@ def _make_task(row: Step[J, R]) -> Task[[StepProcess, J], R]:
 
 def most_seconds(row: Step[Any, Any], slug: str) -> float:
     """Return how long a step of a target may take: longer where an emulator runs its packages."""
-    return row.limit_s * (SLOWER if emulated_target(slug) else 1)
+    return row.limit_s * (EMULATION_SLOWDOWN if emulated_target(slug) else 1)
 
 
 def _make_target_task(row: Step[J, R]) -> Task[[StepProcess, J, str], R]:
@@ -69,7 +69,7 @@ def _run_step(
     process: StepProcess, job: Job[R], label: str, *, limit_s: float | None = None, bound: str = ""
 ) -> R:
     """Announce the step, and return its result with the seconds that it took where it ran."""
-    with announced(label, bound, steps.step_of(job).does) as announcement:
+    with announce_step(label, bound, steps.step_of(job).does) as announcement:
         done = process.submit(job, limit_s=limit_s).result()
         announcement.seconds = done.seconds
     return done.result
@@ -125,14 +125,14 @@ def localize(process: StepProcess, job: LocalizeJob, slug: str) -> LocalizeResul
 @task(**policies.step(steps.CAPTURE.name))
 def capture(jobs: Jobs) -> tuple[CaptureRow, ...]:
     """Fill the capture table: each technology in a process of its own, one after the other."""
-    with announced("capture"):
+    with announce_step("capture"):
         return fill_rows(jobs.staging, jobs.recipe.extensions, jobs.workspace / "logs")
 
 
 @task(**policies.step(steps.CONFORM.name))
-def conform(plan: Plan, tell: Tell) -> Conformance:
+def conform(plan: Plan, tell: ProgressCallback) -> Conformance:
     """Ask every operator of PyTorch's test suite what the toolchain makes of it."""
-    with announced("conform"):
+    with announce_step("conform"):
         return make_table(plan, tell)
 
 
@@ -143,7 +143,7 @@ def sign_table(process: StepProcess, host: HostSettings, table: Conformance) -> 
 
 
 @task(**policies.step("sign and append"))
-def append(registrar: StepProcess, signer: StepProcess, change: Change) -> Appended:
+def append(registrar: StepProcess, signer: StepProcess, change: Change) -> AppendResult:
     """Sign the version, and append it to the ledger: from then on it is released."""
-    with announced("sign"):
+    with announce_step("sign"):
         return append_change(registrar, signer, change)

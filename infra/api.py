@@ -19,7 +19,7 @@ from handoff.artifacts.release.evidence import Finding
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.signing import Trust, read_trust
 from handoff.infra.extras import naming_extras
-from handoff.infra.home import whole_path
+from handoff.infra.home import absolute_path
 from handoff.tasks.deliver.messages import Arguments, DeliverResult
 from handoff.tasks.registry.messages import Layout, PullJob, PullResult
 
@@ -98,8 +98,8 @@ def deliver(
     origin = lineage or lineage_from_git(Path.cwd())
     created = origin.created or datetime.now(UTC).isoformat(timespec="seconds")
     return write_delivery(
-        module, example_inputs, whole_path(Path(folder)), name=name, example_kwargs=example_kwargs,
-        dynamic=dynamic, dimensions=dimensions, ranges=ranges, batch_invariant=batch_invariant,
+        module, example_inputs, absolute_path(Path(folder)), name=name,
+        example_kwargs=example_kwargs, dynamic=dynamic, dimensions=dimensions, ranges=ranges, batch_invariant=batch_invariant,
         lineage=replace(origin, created=created), calibration=calibration, evaluation=evaluation,
         metric=metric,
     )  # fmt: skip
@@ -217,7 +217,7 @@ def pull(
 
     name, selector = parse_reference(reference)
     stores = read_settings().stores
-    destination = whole_path(Path(folder))
+    destination = absolute_path(Path(folder))
     return run(PullJob(name, selector, destination, target, stores, installed_torch(), layout))
 
 
@@ -272,7 +272,7 @@ def follow(
     trust = trusted_keys() if keys is None else trust_in(keys)
     options = FollowOptions(
         target, file, runners, check_values, layouts, every_s, jitter, narrower,
-        whole_path(Path(folder)) if folder else None, on_change,
+        absolute_path(Path(folder)) if folder else None, on_change,
     )  # fmt: skip
     return FollowedModel(Alias(stores, trust, name, alias), trust, options)
 

@@ -84,19 +84,19 @@ def extra_of(module: str) -> str | None:
 
 def has_extra(extra: str) -> bool:
     """Return whether an extra was asked for when this was installed."""
-    return installed(EXTRAS[extra][0]) is not None
+    return installed_version(EXTRAS[extra][0]) is not None
 
 
-def missing_of(extra: str) -> tuple[str, ...]:
+def missing_packages(extra: str) -> tuple[str, ...]:
     """Return the packages of an extra that aren't installed."""
     return tuple(
         package
         for name, package in _extra_requirements()
-        if name == extra and installed(package) is None
+        if name == extra and installed_version(package) is None
     )
 
 
-def installed(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
     """Return the version of an installed package from its metadata, None where it isn't."""
     try:
         return version(package)

@@ -8,7 +8,7 @@ from pathlib import Path
 from handoff.artifacts.errors import UsageProblem
 
 
-def whole_path(path: Path) -> Path:
+def absolute_path(path: Path) -> Path:
     """Return a path from the root on and without `..`, as other processes are given it."""
     return path.resolve() if ".." in path.parts else path.absolute()
 
@@ -17,7 +17,7 @@ def home_folder() -> Path:
     """Return the folder of this machine's state: `HANDOFF_HOME`, or the platform's data folder."""
     folder = os.environ.get("HANDOFF_HOME", "")
     if folder:
-        return whole_path(Path(folder).expanduser())
+        return absolute_path(Path(folder).expanduser())
     from platformdirs import user_data_path
 
     return user_data_path("handoff", appauthor=False)
@@ -29,10 +29,10 @@ def store_location(home: Path) -> str:
     Raises `UsageProblem` for anything else in `HANDOFF_STORE`.
     """
     location = os.environ.get("HANDOFF_STORE", "")
-    return named_store(location or str(home / "store"), "HANDOFF_STORE")
+    return resolve_store(location or str(home / "store"), "HANDOFF_STORE")
 
 
-def named_store(store: str, what: str) -> str:
+def resolve_store(store: str, what: str) -> str:
     """Return a store's location as all processes are given it; raise `UsageProblem` for none.
 
     `what` is who names it: a setting, or an argument.
@@ -50,7 +50,7 @@ def named_store(store: str, what: str) -> str:
             remedy="Name the bucket",
         )  # fmt: skip
     if not is_address:
-        store = str(whole_path(Path(store).expanduser()))
+        store = str(absolute_path(Path(store).expanduser()))
         if Path(store).is_file():
             raise UsageProblem(
                 f"{what} names a file", expected="a folder or s3://bucket/prefix", got=store,

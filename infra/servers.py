@@ -64,7 +64,7 @@ def is_loopback(address: str) -> bool:
     return urlsplit(address).hostname in LOOPBACK
 
 
-def mlflow_question(address: str) -> str:
+def mlflow_probe_url(address: str) -> str:
     """Return the address of the cheapest question that an MLflow server needs a login for."""
     return f"{address.rstrip('/')}/api/2.0/mlflow/experiments/search?max_results=1"
 
@@ -96,7 +96,7 @@ def _open(address: str, login: str) -> HTTPResponse:
     return response
 
 
-def last_words(log: Path) -> str:
+def last_error_line(log: Path) -> str:
     """Return the last line of a log that names an error, else the last one; shortened."""
     try:
         with log.open("rb") as stream:

@@ -100,7 +100,7 @@ def read_settings() -> Settings:
     return Settings(home, stores, os.environ.get("PREFECT_API_URL", ""), _signing_key(home))
 
 
-def unset(*names: str) -> tuple[str, ...]:
+def missing_variables(*names: str) -> tuple[str, ...]:
     """Return which of these variables the environment doesn't hold."""
     return tuple(name for name in names if not os.environ.get(name))
 
@@ -326,7 +326,7 @@ class ServedSettings:
     mlflow_password: str
     postgres_programs: str
     has_own_store: bool
-    tells: bool
+    notifies: bool
 
 
 def read_served_settings() -> ServedSettings:
@@ -338,7 +338,7 @@ def read_served_settings() -> ServedSettings:
         mlflow_password=os.environ.get("MLFLOW_AUTH_ADMIN_PASSWORD", ""),
         postgres_programs=os.environ.get("HANDOFF_POSTGRES", ""),
         has_own_store=bool(os.environ.get("HANDOFF_STORE", "")),
-        tells=read_notification_settings().is_wanted,
+        notifies=read_notification_settings().is_enabled,
     )
 
 
@@ -380,7 +380,7 @@ class NotificationSettings:
     token_file: Path | None
 
     @property
-    def is_wanted(self) -> bool:
+    def is_enabled(self) -> bool:
         """Return whether anybody is to be notified."""
         return bool(self.block or self.forge)
 

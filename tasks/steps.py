@@ -59,15 +59,15 @@ class Step(Generic[J, R]):
     does: str = ""
 
     @property
-    def place(self) -> str:
+    def module_path(self) -> str:
         """The module below `tasks` that is imported."""
         return self.module.partition(":")[0]
 
 
 # Somewhat longer than the step itself gives a download.
 FETCH = Step("fetch", "fetch.step", fetch.FetchJob, fetch.FetchResult, 3900)
-SEND = Step("send", "fetch.transfer:send", fetch.SendJob, fetch.Sent, 7200)
-RECEIVE = Step("receive", "fetch.transfer:receive", fetch.ReceiveJob, fetch.Received, 7200)
+SEND = Step("send", "fetch.transfer:send", fetch.SendJob, fetch.SendResult, 7200)
+RECEIVE = Step("receive", "fetch.transfer:receive", fetch.ReceiveJob, fetch.ReceiveResult, 7200)
 PREPARE = Step("prepare", "deliver.prepare", deliver.PrepareJob, deliver.Prepared, 3600)
 DELIVER = Step("deliver", "deliver.step", deliver.DeliverJob, deliver.DeliverResult, 3600)
 PROPOSE = Step("propose", "propose.step", propose.ProposeJob, propose.ProposeResult, 600)
@@ -123,7 +123,7 @@ MAKE_TORCH = Step(
     "make torch",
     "verify.torch_versions.environments",
     torches.MakeTorchJob,
-    torches.OtherTorchHere,
+    torches.TorchEnvironment,
     3600,
 )
 INTERPRET = Step(
@@ -181,7 +181,7 @@ RESTORE = Step(
 )
 PULL = Step("pull", "registry.pull", registry.PullJob, registry.PullResult, 7200)
 TRY_RELEASE = Step(
-    "try release", "follow.goldens:try_release", follow.TryReleaseJob, follow.TriedRelease, 600
+    "try release", "follow.goldens:try_release", follow.TryReleaseJob, follow.TryReleaseResult, 600
 )
 COLLECT = Step(
     "collect", "registry.upkeep.collect", registry.CollectJob, registry.CollectResult, 3600

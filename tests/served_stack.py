@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from handoff.infra.engine.environments import STACK_MARK
-from handoff.infra.prefect.orphans import marked
+from handoff.infra.prefect.orphans import find_marked
 from handoff.infra.stack import postgres
 from handoff.infra.stack.layout import StackLayout
 from tests.limits import LIMIT_S
@@ -64,7 +64,7 @@ class Home:
 
     def left(self) -> list[str]:
         """Return the command lines of what runs for this home, in whatever way it is told."""
-        found = set(marked(STACK_MARK, str(self.folder)))
+        found = set(find_marked(STACK_MARK, str(self.folder)))
         named = (str(self.folder), str(self.place.database), f"--port {self.prefect_port}")
         for process in psutil.process_iter(["cmdline"]):
             line = " ".join(process.info["cmdline"] or [])
@@ -120,7 +120,7 @@ def foreign_postgres(folder: Path) -> Iterator[tuple[psutil.Process, StackLayout
         group=owner.pw_gid if owner else None, extra_groups=[] if owner else None,
     )  # fmt: skip
     try:
-        wait_until("the other PostgreSQL", lambda: postgres.answers(place))
+        wait_until("the other PostgreSQL", lambda: postgres.is_ready(place))
         yield psutil.Process(process.pid), place
     finally:
         process.send_signal(signal.SIGINT)

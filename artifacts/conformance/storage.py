@@ -86,7 +86,7 @@ def read_table(store: Store, trust: Trust, toolchain: Digest) -> Conformance | N
     return parse_conformance(data, key)
 
 
-def kept_toolchains(store: Store) -> list[Digest]:
+def list_toolchains(store: Store) -> list[Digest]:
     """Return the toolchains of which the store keeps a table."""
     names = (one.key.removeprefix(CONFORMANCE) for one in store.keys(CONFORMANCE))
     return sorted(

@@ -15,7 +15,7 @@ from typing import Literal, get_args
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import StoreFailed
 from handoff.artifacts.files.strict import parse_json
-from handoff.artifacts.record import RecordInvalid, from_plain, later, to_plain
+from handoff.artifacts.record import RecordInvalid, added_field, from_plain, to_plain
 
 SCHEMA = 1
 # Raised whenever other samples or values are asked: a table of fewer questions is made again.
@@ -35,7 +35,7 @@ class PlainTensor:
 
 
 @dataclass(frozen=True)
-class Showing:
+class Counterexample:
     """One call that a package gets wrong: what was asked, with which inputs, and what came out.
 
     `calls` are the graph's operators with the dtypes of their tensors (`aten.amax.default(int8)`),
@@ -59,7 +59,7 @@ class Showing:
 
 
 @dataclass(frozen=True)
-class Row:
+class ConformanceRow:
     """What happened to one operator of PyTorch's test suite in one dtype.
 
     `reason` says why it crashes or isn't compiled; `asked` counts the questions that its package
@@ -71,12 +71,12 @@ class Row:
     operator: str
     dtype: str
     standing: Standing
-    reason: str = later("")
-    asked: int = later(0)
-    calls: tuple[str, ...] = later(())
-    showing: Showing | None = later(None)
-    questions: tuple[str, ...] = later(())
-    reports: tuple[int, ...] = later(())
+    reason: str = added_field("")
+    asked: int = added_field(0)
+    calls: tuple[str, ...] = added_field(())
+    showing: Counterexample | None = added_field(None)
+    questions: tuple[str, ...] = added_field(())
+    reports: tuple[int, ...] = added_field(())
 
     @property
     def pair(self) -> str:
@@ -95,7 +95,7 @@ class Conformance:
     toolchain: dict[str, str]
     made: str
     seconds: float
-    rows: tuple[Row, ...]
+    rows: tuple[ConformanceRow, ...]
     machine: str = ""
     unasked: int = 0
     questions: int = QUESTIONS
@@ -129,7 +129,7 @@ class Conformance:
         """Return the operators that stand so in at least one dtype, in their order."""
         return tuple(dict.fromkeys(row.operator for row in self.rows if row.standing == standing))
 
-    def of_operator(self, operator: str) -> tuple[Row, ...]:
+    def rows_of_operator(self, operator: str) -> tuple[ConformanceRow, ...]:
         """Return the rows of an operator, by the test suite's name for it or ATen's."""
         return tuple(
             row for row in self.rows
@@ -172,7 +172,9 @@ def parse_conformance(data: bytes, what: str) -> Conformance:
         ) from error  # fmt: skip
 
 
-def changed_rows(before: Conformance, after: Conformance) -> list[tuple[Row, Row]]:
+def changed_rows(
+    before: Conformance, after: Conformance
+) -> list[tuple[ConformanceRow, ConformanceRow]]:
     """Return the rows of both tables whose operators stand otherwise, what breaks first.
 
     A row that one of the tables lacks counts for nothing: it was not asked there.

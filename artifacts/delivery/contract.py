@@ -25,10 +25,10 @@ from typing import Literal
 from handoff.artifacts.delivery.metric import Metric
 from handoff.artifacts.delivery.result import ResultForm, parse_result
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
-from handoff.artifacts.errors import DeliveryUnreadable, told_place
+from handoff.artifacts.errors import DeliveryUnreadable, parse_message
 from handoff.artifacts.files.strict import parse_toml
 from handoff.artifacts.printable import one_line
-from handoff.artifacts.record import RecordInvalid, from_plain, later, to_plain
+from handoff.artifacts.record import RecordInvalid, added_field, from_plain, to_plain
 
 CONTRACT_FILE = "delivery.toml"
 EXAMPLES_FILE = "examples.safetensors"
@@ -101,7 +101,7 @@ class Lineage:
         plain, mark, _ = self.commit.partition(DIRTY)
         return plain[:digits] + mark
 
-    def completed(self, declared: Lineage) -> Lineage:
+    def merge_lineage(self, declared: Lineage) -> Lineage:
         """Return this with what `declared` adds; raise `ValueError` where it names another commit.
 
         Of two forms of one commit the longer one counts; all else that is there already stays.
@@ -116,7 +116,7 @@ class Lineage:
         return Lineage(**{**filled, "commit": max(self.commit, declared.commit, key=len)})
 
 
-NOTHING_SAID = Lineage()
+NO_LINEAGE = Lineage()
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ class Structure:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ()
-    losses: tuple[str, ...] = later(())
-    result: str = later("")
+    losses: tuple[str, ...] = added_field(())
+    result: str = added_field("")
 
     def __post_init__(self) -> None:
         """Check that the result can be read, and has the outputs that are named."""
@@ -198,8 +198,8 @@ class DeliveryContract:
     draw: Draw = "random"
     batch_invariant: bool = True
     format: int = FORMAT
-    left_out: tuple[str, ...] = later(())
-    metric: Metric | None = later(None)
+    left_out: tuple[str, ...] = added_field(())
+    metric: Metric | None = added_field(None)
 
     def __post_init__(self) -> None:
         """Check the format number and the signature."""
@@ -212,7 +212,7 @@ class DeliveryContract:
         """The inputs, outputs and dynamic dimensions as one value."""
         return ModelSignature(self.inputs, self.outputs, self.dimensions)
 
-    def covered(self, count: int) -> int | None:
+    def metric_output_index(self, count: int) -> int | None:
         """Return which of `count` outputs the metric is of; None where there is no metric.
 
         Raises `DeliveryUnreadable` where it is of one that there isn't.
@@ -250,7 +250,7 @@ def read_contract(folder: Path) -> DeliveryContract:
     try:
         return parse_contract(data)
     except RecordInvalid as error:
-        place, expected, got = told_place(str(error))
+        place, expected, got = parse_message(str(error))
         key = place.removeprefix(CONTRACT_FILE).lstrip(".")
         raise DeliveryUnreadable(
             f"{CONTRACT_FILE} is not a delivery contract" + (f", at {key}" if key else ""),

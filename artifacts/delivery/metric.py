@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from handoff.artifacts.record import later
+from handoff.artifacts.record import added_field
 
 EVALUATION_FILE = "evaluation.safetensors"
 EVALUATION_BATCHES = 4096
@@ -150,7 +150,7 @@ class MeasuredMetric:
     enough: int = 0
     place: int = 0
     decides: bool = False
-    changed: int | None = later(None)
+    changed: int | None = added_field(None)
 
     @property
     def standing(self) -> Standing:
@@ -194,7 +194,7 @@ class MeasuredMetric:
             f"{self.name} {self.package:.4g}, at most {self._format_drop(max(self.high, 0.0))} lost"
         )
 
-    def beaten_by(self, other: MeasuredMetric) -> bool | None:
+    def is_beaten_by(self, other: MeasuredMetric) -> bool | None:
         """Return whether the other package's value is better by more than may be lost.
 
         None where the two can't be compared: other samples, another metric, or nothing agreed.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from handoff.artifacts.record import later
+from handoff.artifacts.record import added_field
 
 # The dtypes that AOTInductor packages take and give on every target, by torch's own names.
 DTYPES = (
@@ -54,8 +54,8 @@ class Dimension:
 
     min: int = 1
     max: int = 1024
-    origin: str = later("", compare=False)
-    multiple_of: int = later(1)
+    origin: str = added_field("", compare=False)
+    multiple_of: int = added_field(1)
 
     def __post_init__(self) -> None:
         """Check that the range holds at least one size, and that both its ends are sizes."""
@@ -94,7 +94,7 @@ class Dimension:
         """Return those of `steps`, times `multiple_of`, that are sizes of it; in their order."""
         return [size for step in steps if (size := step * self.multiple_of) in self]
 
-    def narrowed(self, multiple_of: int) -> Dimension | None:
+    def restrict_to_multiples(self, multiple_of: int) -> Dimension | None:
         """Return what is left of it in multiples of this number; None where nothing is.
 
         The number is 1 or more.
@@ -119,7 +119,7 @@ class TensorSpec:
     shape: tuple[int | str, ...]
     low: float | None = None
     high: float | None = None
-    origin: str = later("", compare=False)
+    origin: str = added_field("", compare=False)
 
     def __post_init__(self) -> None:
         """Check the name, the dtype, the axes and the value range."""

@@ -91,12 +91,12 @@ def parse_delivery_uri(text: str) -> DeliverySource:
     name = scheme[1].lower()
     if not text[len(name) :].startswith("://"):
         # Such as git's `ext::command`, and `host:path`.
-        raise _usage_error(_FORMS, redacted(text))
+        raise _usage_error(_FORMS, redact_uri(text))
     try:
         parts = urlsplit(text)
         _ = parts.port
     except ValueError as error:
-        raise _usage_error(_FORMS, f"{redacted(text)} ({error})") from None
+        raise _usage_error(_FORMS, f"{redact_uri(text)} ({error})") from None
     if name == "file":
         return _parse_file(text, parts)
     if name == "s3":
@@ -105,7 +105,7 @@ def parse_delivery_uri(text: str) -> DeliverySource:
         return _parse_archive(text, parts)
     if name in ("git+https", "git+ssh", "git+file"):
         return _parse_git(text, parts)
-    raise _usage_error(_FORMS, redacted(text))
+    raise _usage_error(_FORMS, redact_uri(text))
 
 
 def absolute_delivery_uri(text: str, base: Path) -> str:
@@ -116,14 +116,14 @@ def absolute_delivery_uri(text: str, base: Path) -> str:
     return text
 
 
-def redacted(text: str) -> str:
+def redact_uri(text: str) -> str:
     """Return a URI without its user, password and query, for messages."""
     uri = re.sub(r"//[^/]*@", "//...@", text)
     uri = re.sub(r"\?[^#]*", "?...", uri)
     return uri[:200]
 
 
-def without_login(address: str) -> str:
+def strip_login(address: str) -> str:
     """Return an address that can be opened, without the user and the password in it."""
     return re.sub(r"//[^/]*@", "//", address)
 
@@ -138,13 +138,13 @@ def has_secret(parts: SplitResult, *, user_allowed: bool = False) -> bool:
 
 def _parse_local(text: str, path: str) -> LocalSource:
     if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
-        raise _usage_error("an absolute path without '..'", redacted(text))
+        raise _usage_error("an absolute path without '..'", redact_uri(text))
     return LocalSource(Path(path))
 
 
 def _parse_file(text: str, parts: SplitResult) -> LocalSource:
     if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
-        raise _usage_error("file:///absolute/path", redacted(text))
+        raise _usage_error("file:///absolute/path", redact_uri(text))
     return _parse_local(text, unquote(parts.path))
 
 
@@ -152,7 +152,7 @@ def _parse_s3(text: str) -> S3Source:
     bucket, _, key = text[len("s3://") :].partition("/")
     key = key.removesuffix("/")
     if not _BUCKET.fullmatch(bucket) or not is_plain_path(key):
-        raise _usage_error("s3://bucket/prefix, with the name of a bucket alone", redacted(text))
+        raise _usage_error("s3://bucket/prefix, with the name of a bucket alone", redact_uri(text))
     return S3Source(bucket, key)
 
 
@@ -162,7 +162,7 @@ def _parse_archive(text: str, parts: SplitResult) -> ArchiveSource:
     if digest is None:
         raise _usage_error(
             "the archive's digest behind its address, as #sha256=<64 hexadecimal digits>",
-            redacted(text), "Append what 'sha256sum' says of the archive",
+            redact_uri(text), "Append what 'sha256sum' says of the archive",
         )  # fmt: skip
     _require_host(text, parts)
     return ArchiveSource(text.partition("#")[0], Digest(f"sha256:{digest[1]}"))
@@ -175,18 +175,18 @@ def _parse_git(text: str, parts: SplitResult) -> GitSource:
     if not _COMMIT.fullmatch(commit) or path in ("", "/") or parts.query:
         raise _usage_error(
             "a repository and a whole commit, as git+https://host/repository.git@<40 hex>",
-            redacted(text), "Name the commit by all of its 40 digits; a branch may move",
+            redact_uri(text), "Name the commit by all of its 40 digits; a branch may move",
         )  # fmt: skip
     if transport == "file":
         if parts.netloc:
-            raise _usage_error("git+file:///absolute/path@<commit>", redacted(text))
+            raise _usage_error("git+file:///absolute/path@<commit>", redact_uri(text))
         path = str(_parse_local(text, unquote(path)).path)
     else:
         _require_host(text, parts)
     subdirectory = unquote(parts.fragment.removeprefix("subdirectory=")).strip("/")
     is_named = parts.fragment.startswith("subdirectory=") and is_plain_path(subdirectory)
     if parts.fragment and not is_named:
-        raise _usage_error("at most #subdirectory=path behind the commit", redacted(text))
+        raise _usage_error("at most #subdirectory=path behind the commit", redact_uri(text))
     return GitSource(f"{transport}://{parts.netloc}{path}", commit, subdirectory)
 
 
@@ -210,7 +210,7 @@ def _require_no_secret(parts: SplitResult, *, user_allowed: bool) -> None:
 def _require_host(text: str, parts: SplitResult) -> None:
     user = parts.username
     if not _HOST.fullmatch(parts.hostname or "") or (user and not _USER.fullmatch(user)):
-        raise _usage_error("an address with a host's name", redacted(text))
+        raise _usage_error("an address with a host's name", redact_uri(text))
 
 
 def _usage_error(

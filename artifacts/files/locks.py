@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[int]:
+def lock_folder(folder: Path) -> Iterator[int]:
     """Hold a folder that exists; give its descriptor, by which what is in it can be synced.
 
     Others that hold it come after this one.
@@ -26,7 +26,7 @@ def held(folder: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def is_held(folder: Path) -> bool:
+def is_folder_locked(folder: Path) -> bool:
     """Return whether a process holds the folder; one that isn't there is held by nobody."""
     try:
         descriptor = open_folder(folder)

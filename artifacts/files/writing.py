@@ -24,7 +24,7 @@ from handoff.artifacts.files.locks import is_same_file, lock, open_folder, try_l
 UNFINISHED = ".writing-"
 
 
-def write_whole(
+def write_atomically(
     path: Path, content: str | bytes, *, mode: int = 0o600, is_synced: bool = False
 ) -> None:
     """Write `content` in the place of what is there, or leave that as it is; raise `OSError`.
@@ -152,7 +152,7 @@ def _remove_unlocked(path: Path) -> bool:
 
 
 @contextmanager
-def becoming(to: Path, digest: Digest) -> Iterator[Path]:
+def staged_folder(to: Path, digest: Digest) -> Iterator[Path]:
     """Give the folder that becomes `to` at the end of the body, unless that raises.
 
     What an interrupted fetch of the same `digest` left is in it, to go on from; what is of another

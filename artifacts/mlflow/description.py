@@ -9,7 +9,7 @@ from handoff.artifacts.digest import Digest
 from handoff.artifacts.mlflow.tags import mechanical_blessing, numeric_blessing, speed, verdict
 from handoff.artifacts.printable import one_line
 from handoff.artifacts.release.coverage import closest_call
-from handoff.artifacts.release.interval import measured_size, ratio
+from handoff.artifacts.release.interval import format_package_size, ratio
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.artifacts.release.statement import Claim
 
@@ -67,7 +67,7 @@ def describe_version(
     parts = [
         f"{verdict(manifest).capitalize()}{fast}. Numbers: {numeric_blessing(manifest)}. "
         f"Without Python: {mechanical_blessing(manifest)}. Delivery: {manifest.verdict}.",
-        with_gaps(targets_table(manifest)),
+        add_column_gaps(targets_table(manifest)),
         describe_taken_over(manifest),
         _describe_changes(manifest, claim.version),
         f"[The whole report]({page}): every comparison, timing and finding."
@@ -112,7 +112,7 @@ def targets_table(manifest: Manifest) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def with_gaps(markdown: str) -> str:
+def add_column_gaps(markdown: str) -> str:
     """Return Markdown for MLflow, whose tables have no space between the columns."""
     return "\n".join(
         line.replace(" | ", " &emsp; | ") if line.startswith("| ") and "| ---" not in line else line
@@ -148,7 +148,7 @@ def _target_row(manifest: Manifest, target: TargetRecord) -> tuple[str, ...]:
         str(closest_call(manifest, target) or "-"),
         "-" if target.rmse_ratio is None else ratio(target.rmse_ratio),
         target.headline.over_eager.text if target.headline else "-",
-        measured_size(target.size_bytes),
+        format_package_size(target.size_bytes),
     )
 
 
@@ -165,7 +165,7 @@ def _format_lineage(
         "training run": trained,
         "delivered by": format_code(source.author),
         "released": manifest.created,
-        "flow run": linked_run(flow_run),
+        "flow run": link_run(flow_run),
         "delivery": f"`{manifest.delivery.short}`",
         "record": f"`{claim.manifest.short}`",
         "signed statement": f"`{release.short}`",
@@ -173,7 +173,7 @@ def _format_lineage(
     return "\n".join(f"- {name}: {value}" for name, value in fields.items() if value)
 
 
-def linked_run(flow_run: str) -> str:
+def link_run(flow_run: str) -> str:
     """Return a flow run's id with a link to its page, or as it is where that is all there is."""
     name = flow_run.rpartition("/")[2]
     if "://" not in flow_run:

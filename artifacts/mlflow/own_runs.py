@@ -12,10 +12,10 @@ from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.errors import BuildCrashed, error_from_record
 from handoff.artifacts.mlflow.description import (
     RunAddress,
+    add_column_gaps,
     format_code,
-    linked_run,
+    link_run,
     targets_table,
-    with_gaps,
 )
 from handoff.artifacts.mlflow.logged_release import NOTE_TAG
 from handoff.artifacts.mlflow.session import Session
@@ -214,14 +214,14 @@ def describe_refusal(
     refusal: Refusal, manifest: Manifest | None, run: RunAddress, report: str
 ) -> str:
     """Return the run's description in Markdown; `report` is its report's file name, or ''."""
-    targets = with_gaps(targets_table(manifest)) if manifest and manifest.targets else ""
+    targets = add_column_gaps(targets_table(manifest)) if manifest and manifest.targets else ""
     source = refusal.lineage
     fields = {
         "repository": format_code(source.repository),
         "commit": format_code(source.commit),
         "delivered by": format_code(source.author),
         "delivery": f"`{manifest.delivery.short}`" if manifest else "",
-        "flow run": linked_run(refusal.page or refusal.run),
+        "flow run": link_run(refusal.page or refusal.run),
     }
     parts = [
         format_refusal(refusal),

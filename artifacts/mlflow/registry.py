@@ -44,7 +44,7 @@ from handoff.artifacts.mlflow.versions import REPORTS, ListedVersions, Listing, 
 from handoff.artifacts.night import Night
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest
 from handoff.artifacts.release.statement import RELEASE_FILE, Claim
-from handoff.artifacts.waiting import Pauses
+from handoff.artifacts.waiting import Backoff
 
 
 def find_missing_files(
@@ -111,7 +111,7 @@ CONFORMANCE = "handoff conformance"
 _TAGS = {"mlflow.experimentKind": "custom_model_development"}
 
 
-class EarlierMissing(RegistryFailed):
+class EarlierVersionsMissing(RegistryFailed):
     """Versions before this one are not listed, and nobody seems to be at work on them."""
 
     versions: tuple[int, ...] = ()
@@ -194,8 +194,8 @@ class Catalogue:
         `release` is the digest of the signed statement, `evidence` the report and its pictures by
         file name; `flow_run` the page or the id of the run that released it. Versions are made in
         the ledger's order: those of `known` that are before this one are waited for while they
-        appear, and then `EarlierMissing` is raised with the rest, for the caller to list first.
-        What was uploaded until then is found again.
+        appear, and then `EarlierVersionsMissing` is raised with the rest, for the caller to list
+        first. What was uploaded until then is found again.
         """
         require_model_name(claim.model)
         with open_session(self.tracking_uri, self._patience_s, "list a release") as session:
@@ -352,7 +352,7 @@ class Catalogue:
     ) -> None:
         fewest = len(known) + 1
         # Growing: many that wait together would keep the one before them from its work.
-        pauses = Pauses(0.1, 2.0, growth=1.5, cut=0.0)
+        pauses = Backoff(0.1, 2.0, growth=1.5, cut=0.0)
         deadline = time.monotonic() + self._order_wait_s
         while missing := _find_missing(versions.by_number(releases), claim.version, known):
             if len(missing) < fewest:
@@ -362,7 +362,7 @@ class Catalogue:
             pauses.take()
         else:
             return
-        error = EarlierMissing(
+        error = EarlierVersionsMissing(
             f"{claim.model} version {claim.version} can't be listed in MLflow yet",
             expected="the versions before it, in the ledger's order",
             got=f"no version {', '.join(map(str, missing))}", remedy="List these first",

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from handoff.artifacts.errors import HandoffError, RegistryFailed
-from handoff.artifacts.files.locks import held
+from handoff.artifacts.files.locks import lock_folder
 from handoff.artifacts.files.writing import UnfinishedFiles
-from handoff.artifacts.waiting import Pauses
+from handoff.artifacts.waiting import Backoff
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -164,7 +164,7 @@ def make_database(file: Path, make_tables: Callable[[str], object]) -> None:
     if file.exists():
         return
     file.parent.mkdir(parents=True, exist_ok=True)
-    with held(file.parent) as folder:
+    with lock_folder(file.parent) as folder:
         if file.exists():
             return
         unfinished = UnfinishedFiles(file.parent / ".unfinished")
@@ -193,7 +193,7 @@ class RetryBudget:
         Only for calls that do no harm when they are made twice: an answer may be lost after the
         work was done.
         """
-        pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        pauses = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while True:
             begun = time.monotonic()
             try:

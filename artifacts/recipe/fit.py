@@ -10,9 +10,9 @@ from functools import cache
 
 from handoff.artifacts.machine.elf import host_glibc, parse_version
 from handoff.artifacts.machine.gpu import driver_for, host_cuda, host_gpu_capabilities
-from handoff.artifacts.recipe.generations import serving, told_capabilities
+from handoff.artifacts.recipe.generations import format_capabilities, matching_member
 from handoff.artifacts.recipe.target import host_cpu_flags
-from handoff.artifacts.record import later
+from handoff.artifacts.record import added_field
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Fit:
     cpu_flags: tuple[str, ...]
     torch: str
     machine: str = "x86_64"
-    gpu_capability: int = later(0)
-    glibc: str = later("")
-    cuda: str = later("")
-    also: tuple[str, ...] = later(())
-    gpu_also: tuple[int, ...] = later(())
-    gpu_unverified: tuple[int, ...] = later(())
+    gpu_capability: int = added_field(0)
+    glibc: str = added_field("")
+    cuda: str = added_field("")
+    also: tuple[str, ...] = added_field(())
+    gpu_also: tuple[int, ...] = added_field(())
+    gpu_unverified: tuple[int, ...] = added_field(())
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for a version that can't be compared."""
@@ -56,7 +56,7 @@ class Fit:
         """All compute capabilities that it has machine code for, in ascending order."""
         return tuple(sorted((*self.gpu_capabilities, *self.gpu_unverified)))
 
-    def tried_here(self) -> Fit:
+    def restrict_to_host_gpu(self) -> Fit:
         """Return what the package asks of a machine once its numbers were compared on this one.
 
         That shows something about the machine code that the first GPU here runs: a package for
@@ -66,11 +66,11 @@ class Fit:
         if not self.gpu_also:
             return self
         here = host_gpu_capabilities()[:1]
-        ran = serving(self.gpu_members, here[0]) if here else None
+        ran = matching_member(self.gpu_members, here[0]) if here else None
         if ran is None:
             raise ValueError(
-                f"expected a GPU of compute capability {told_capabilities(self.gpu_members)} that "
-                f"ran the package, got {told_capabilities(here) if here else 'none'}"
+                f"expected a GPU of compute capability {format_capabilities(self.gpu_members)} "
+                f"that ran the package, got {format_capabilities(here) if here else 'none'}"
             )
         others = tuple(member for member in self.gpu_members if member != ran)
         return replace(self, gpu_capability=ran, gpu_also=(), gpu_unverified=others)
@@ -106,7 +106,7 @@ class Fit:
             return None
         here = host_gpu_capabilities()
         runnable = {
-            member for one in here if (member := serving(self.gpu_members, one)) is not None
+            member for one in here if (member := matching_member(self.gpu_members, one)) is not None
         }
         # Of several here, any may be the one that it is loaded on.
         if runnable and runnable <= {
@@ -128,7 +128,7 @@ class Fit:
         Machine code for a later minor version is nearer, and a package for fewer GPUs.
         """
         members = self.gpu_members
-        served = (serving(members, one) or 0 for one in host_gpu_capabilities())
+        served = (matching_member(members, one) or 0 for one in host_gpu_capabilities())
         return max(served, default=0), -len(members)
 
     def _misfit_of_libraries(self) -> str | None:

@@ -24,7 +24,7 @@ def runs_on(built_for: int, capability: int) -> bool:
     return capability // 10 == built_for // 10 and capability >= built_for
 
 
-def serving(members: Iterable[int], capability: int) -> int | None:
+def matching_member(members: Iterable[int], capability: int) -> int | None:
     """Return for which of `members` the code is that a GPU of `capability` runs; None for none.
 
     The driver takes the nearest one (CUDA C++ Programming Guide, "Binary Compatibility").
@@ -32,7 +32,7 @@ def serving(members: Iterable[int], capability: int) -> int | None:
     return max((member for member in members if runs_on(member, capability)), default=None)
 
 
-def told_capabilities(members: Iterable[int]) -> str:
+def format_capabilities(members: Iterable[int]) -> str:
     """Return compute capabilities as people write them: `8.0 and 9.0`."""
     *others, last = (f"{member / 10:.1f}" for member in members)
     return f"{', '.join(others)} and {last}" if others else last

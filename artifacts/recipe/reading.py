@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from handoff.artifacts.errors import UsageProblem, did_you_mean, told_place
+from handoff.artifacts.errors import UsageProblem, did_you_mean, parse_message
 from handoff.artifacts.files.strict import parse_toml
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.record import RecordInvalid, from_plain
@@ -30,7 +30,7 @@ def read_recipe(path: Path) -> Recipe:
             remedy="Name an existing recipe, or leave --recipe out for the defaults",
         ) from error
     except RecordInvalid as error:
-        place, expected, got = told_place(str(error))
+        place, expected, got = parse_message(str(error))
         if syntax := _SYNTAX.fullmatch(got):
             raise UsageProblem(
                 "the recipe is no TOML", expected="TOML", got=syntax["message"],

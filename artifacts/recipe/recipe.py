@@ -13,7 +13,7 @@ from handoff.artifacts.delivery.signature import require_identifier
 from handoff.artifacts.errors import UsageProblem, did_you_mean
 from handoff.artifacts.recipe.choices import DEFAULT_PASSES, OPTIONS, PassChoice, require_known
 from handoff.artifacts.recipe.search import NO_SEARCH, Search
-from handoff.artifacts.recipe.target import Target, named_target, parse_target
+from handoff.artifacts.recipe.target import Target, parse_target, require_target
 from handoff.artifacts.recipe.tolerance import (
     CUDA_TOLERANCES,
     DEFAULT_TOLERANCES,
@@ -22,7 +22,7 @@ from handoff.artifacts.recipe.tolerance import (
     Tolerance,
     why_too_fine,
 )
-from handoff.artifacts.record import later
+from handoff.artifacts.record import added_field
 
 _EXTENSION = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*(@sha256:[0-9a-f]{64})?")
 
@@ -38,18 +38,18 @@ class VerifyPlan:
     max_bytes: int = 6 * 2**30
     """A size of a dynamic dimension is left out, and said to be, where the float64 reference's
     intermediate results would together take more."""
-    propagation: Literal["refuse", "note"] = later("refuse")
+    propagation: Literal["refuse", "note"] = added_field("refuse")
     """What happens to a package that makes something else of NaN and infinite inputs than eager
     does."""
 
-    localize_seconds: float = later(240.0)
+    localize_seconds: float = added_field(240.0)
     """How long, for each refused target, it is looked for where the numbers go wrong, 0 to 3600;
     with 0 it isn't."""
-    interpret_seconds: float = later(180.0)
+    interpret_seconds: float = added_field(180.0)
     """How long the kernels of a GPU that isn't here are run by Triton's interpreter, 0 to 3000; the
     smallest case is run in any case."""
 
-    emulated_seconds: float = later(1500.0)
+    emulated_seconds: float = added_field(1500.0)
     """How long a package for another processor is called under emulation with the plan's inputs, 0
     to 3000: small ones first, special values last. The two smallest sizes are compared in any case,
     and what there is no time for is listed."""
@@ -82,7 +82,7 @@ class Promotion:
     error_growth: float = 2.0
     """Each target's error to float64, in multiples of eager's, may be this many times as large, 1
     to 1000."""
-    emulated: bool = later(True)
+    emulated: bool = added_field(True)
     """Whether a target may be promoted that an emulator alone has run, whose speed nobody
     measured."""
 
@@ -135,24 +135,24 @@ class Recipe:
     """How exact outputs have to be, by dtype or by an output's name, which counts more."""
     verify: VerifyPlan = VerifyPlan()
     """How much is compared."""
-    required_lineage: tuple[str, ...] = later(())
+    required_lineage: tuple[str, ...] = added_field(())
     """What a delivery has to say of where it comes from."""
-    extensions: tuple[str, ...] = later(())
+    extensions: tuple[str, ...] = added_field(())
     """Python modules, `MODULE@sha256:DIGEST` each, that register operators or bring passes; the
     digest is that of their code, and the refusal of one without it prints it."""
-    broken_passes: Literal["auto", "refuse", "leave out"] = later("auto")
+    broken_passes: Literal["auto", "refuse", "leave out"] = added_field("auto")
     """What happens if a pass breaks the tolerance: the release is refused, or the pass left out.
     `auto` refuses for passes that the recipe names, and leaves out those that run by default."""
-    search: Search = later(NO_SEARCH)
+    search: Search = added_field(NO_SEARCH)
     """Which variants are tried beside the plain package."""
-    promotion: Promotion = later(USUAL_PROMOTION)
+    promotion: Promotion = added_field(USUAL_PROMOTION)
     """How much worse than what it replaces a promoted version may be."""
-    metric: MetricRule | None = later(None)
+    metric: MetricRule | None = added_field(None)
     """How much of the delivery's metric may be lost; then passes that round may move its output
     beyond the tolerance."""
-    torch: OtherTorch = later(NO_OTHER_TORCH)
+    torch: OtherTorch = added_field(NO_OTHER_TORCH)
     """With which other versions of torch the packages for processors are tried."""
-    captures: bool = later(False)
+    captures: bool = added_field(False)
     """Whether the capture table is filled, which the report shows: what each capture technology
     makes of the model. That takes half a minute or more."""
 
@@ -163,7 +163,7 @@ class Recipe:
         # Targets are not resolved here: a recipe is read on machines that it does not build for.
         for slug in self.targets:
             if slug != "cpu":
-                named_target(slug)
+                require_target(slug)
         require_known("options", self.options, OPTIONS)
         for name in self.tolerance:
             require_identifier(name, "a dtype or an output under [tolerance]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from handoff.artifacts.recipe.choices import PassChoice, require_known
-from handoff.artifacts.record import later
+from handoff.artifacts.record import added_field
 from handoff.artifacts.release.evidence import Goal
 
 
@@ -81,7 +81,7 @@ class Search:
         "cpu-attention+freezing", "pool-with-attention", "max-autotune", "freezing+max-autotune",
     )  # fmt: skip
     """Each is one of the words below, or some of them joined by `+`."""
-    goal: Goal = later("all")
+    goal: Goal = added_field("all")
     """Which sizes decide: the plan's smallest for `latency`, its largest for `throughput`, the
     delivery's first example for `example`; for `all`, a variant has to be faster at one of the
     three and slower at none."""

@@ -16,10 +16,10 @@ from handoff.artifacts.machine.gpu import (
 from handoff.artifacts.recipe.generations import (
     common_profile,
     cuda_slug,
+    matching_member,
     parse_generations,
-    serving,
 )
-from handoff.artifacts.record import later
+from handoff.artifacts.record import added_field
 
 Isa = Literal["avx2", "avx512", "avx2-vnni", "avx512-vnni", "avx512-bf16", "amx"]
 ArmIsa = Literal["v8.2"]
@@ -143,7 +143,7 @@ class CudaTarget:
 
     sm: int
     kind: Literal["cuda"] = "cuda"
-    further: tuple[int, ...] = later(())
+    further: tuple[int, ...] = added_field(())
 
     @property
     def slug(self) -> str:
@@ -168,7 +168,9 @@ class CudaTarget:
     @property
     def is_here(self) -> bool:
         """Return whether this machine has a GPU that runs such packages."""
-        return any(serving(self.members, one) is not None for one in host_gpu_capabilities())
+        return any(
+            matching_member(self.members, one) is not None for one in host_gpu_capabilities()
+        )
 
     @property
     def host(self) -> CpuTarget:
@@ -214,10 +216,10 @@ def parse_target(slug: str) -> Target:
 
     Raises `ValueError` for another name, and when this machine has none of the levels.
     """
-    return native_target() if slug == "cpu" else named_target(slug)
+    return native_target() if slug == "cpu" else require_target(slug)
 
 
-def named_target(slug: str) -> Target:
+def require_target(slug: str) -> Target:
     """Return the target that `slug` names, whatever this machine is; raise `ValueError` for none.
 
     GPUs of several generations are named `cuda-sm80+sm90`.
@@ -235,7 +237,7 @@ def named_target(slug: str) -> Target:
 def find_target(slug: str) -> Target | None:
     """Return the target that `slug` names, whatever this machine is; None for no target's name."""
     try:
-        return named_target(slug)
+        return require_target(slug)
     except ValueError:
         return None
 
@@ -259,17 +261,17 @@ def native_cpu_target() -> CpuTarget:
     )
 
 
-def held_to(target: Target) -> dict[str, str]:
+def isa_limit_variables(target: Target) -> dict[str, str]:
     """Return the variables that hold torch, oneDNN and MKL to the level of `target`'s machines.
 
     There are none for this machine's own best level, and for another kind of processor.
     """
     if isinstance(target, ArmTarget) or target.onednn_level == _best_onednn_level():
         return {}
-    return level_of(target)
+    return isa_level_variables(target)
 
 
-def level_of(target: Target) -> dict[str, str]:
+def isa_level_variables(target: Target) -> dict[str, str]:
     """Return the variables that hold torch, oneDNN and MKL to the level on any such processor."""
     level = {"ATEN_CPU_CAPABILITY": target.capability}
     if isinstance(target, ArmTarget):
@@ -281,9 +283,9 @@ def level_of(target: Target) -> dict[str, str]:
     }
 
 
-def compiling_for(target: Target) -> dict[str, str]:
+def compile_variables(target: Target) -> dict[str, str]:
     """Return the variables that a process has which compiles for `target`, and what it compiles."""
-    return {**held_to(target), "ATEN_CPU_CAPABILITY": target.capability}
+    return {**isa_limit_variables(target), "ATEN_CPU_CAPABILITY": target.capability}
 
 
 def _best_onednn_level() -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from handoff.artifacts.record import later
+from handoff.artifacts.record import added_field
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ EXACT = Tolerance(atol=0.0, rtol=0.0, rmse_factor=1.0, rmse_floor=0.0)
 
 
 @dataclass(frozen=True)
-class Figures:
+class ErrorFigures:
     """How the errors of one output lie, on one input; no rule rests on these.
 
     `cosine` and `snr_db` (the signal's power over the error's) compare the package with float64.
@@ -162,10 +162,10 @@ class Deviation:
     non_finite: int = 0
     mismatched_non_finite: int = 0
     reasons: tuple[str, ...] = ()
-    figures: Figures | None = later(None)
-    special: bool = later(False)
-    at_step: int = later(0)
-    incomparable: int = later(0)
+    figures: ErrorFigures | None = added_field(None)
+    special: bool = added_field(False)
+    at_step: int = added_field(0)
+    incomparable: int = added_field(0)
 
     @property
     def accepted(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from handoff.artifacts.delivery.metric import MeasuredMetric
-from handoff.artifacts.record import later
+from handoff.artifacts.record import added_field
 from handoff.artifacts.release.interval import Interval, ratio
 from handoff.artifacts.release.manifest import TargetRecord
 
@@ -36,7 +36,7 @@ class PackageFigures:
     compile_s: float
     reused: Literal["", "code", "package"] = ""
     why: str = ""
-    metric: MeasuredMetric | None = later(None)
+    metric: MeasuredMetric | None = added_field(None)
 
     @property
     def compiled_s(self) -> float | None:
@@ -60,7 +60,7 @@ class OutputErrors:
 
 
 @dataclass(frozen=True)
-class Heat:
+class InterleavedTiming:
     """Seconds a call of eager and both packages on one input, called in turns; None if not run.
 
     Medians over `rounds` rounds; the intervals say how many times as fast the first named one is.
@@ -92,8 +92,8 @@ class SideBySide:
     low: float
     high: float
     threads: int
-    rmse_before: float | None = later(None)
-    rmse_after: float | None = later(None)
+    rmse_before: float | None = added_field(None)
+    rmse_after: float | None = added_field(None)
 
     def __str__(self) -> str:
         interval = Interval(self.ratio, self.low, self.high)
@@ -124,7 +124,7 @@ class Comparison:
     old: PackageFigures
     new: PackageFigures
     outputs: tuple[OutputErrors, ...]
-    heats: tuple[Heat, ...]
+    heats: tuple[InterleavedTiming, ...]
     verdict: Standing
     reasons: tuple[str, ...]
 

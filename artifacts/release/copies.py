@@ -19,14 +19,14 @@ from handoff.artifacts.release.layout import (
     version_key,
 )
 from handoff.artifacts.release.manifest import MANIFEST_FILE
-from handoff.artifacts.release.releases import Head, Releases
+from handoff.artifacts.release.releases import LedgerHead, Releases
 from handoff.artifacts.release.signing import ENVELOPE_LIMIT_BYTES
 from handoff.artifacts.release.statement import RELEASE_FILE
 
 EVIDENCE_LIMIT_BYTES = 64 << 20
 
 
-def publish(releases: Releases, model: str) -> Head | None:
+def publish(releases: Releases, model: str) -> LedgerHead | None:
     """Write the copies that the ledger's state asks for and that aren't there; return that state.
 
     It is the newest entry, None where nothing was ever released.

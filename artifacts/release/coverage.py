@@ -30,7 +30,7 @@ def compared_sizes(signature: ModelSignature, target: TargetRecord) -> dict[str,
     return {name: sorted(values) for name, values in sizes.items() if values}
 
 
-def told_inputs(signature: ModelSignature, target: TargetRecord) -> tuple[str, ...]:
+def describe_compared_inputs(signature: ModelSignature, target: TargetRecord) -> tuple[str, ...]:
     """Return on which inputs a package was compared: ordinary and special ones, sizes; in words."""
     special = {one.case: one.special for one in target.deviations if one.output >= 0}
     if not special:

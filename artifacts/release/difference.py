@@ -209,7 +209,7 @@ def _target_fields(target: TargetRecord) -> dict[str, str]:
     library = next((f.digest.short for f in target.files if f.path.endswith(".so")), "")
     fields: dict[str, Any] = {
         "verdict": target.verdict,
-        "GPUs": target.told_unverified_gpus if target.accepted else "",
+        "GPUs": target.unverified_gpus_text if target.accepted else "",
         "model.so": library,
         "chosen": target.chosen,
         "largest error": _format_number(target.max_abs),

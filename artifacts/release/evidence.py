@@ -9,7 +9,7 @@ from typing import Literal
 
 from handoff.artifacts.delivery.metric import MeasuredMetric
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.record import later
+from handoff.artifacts.record import added_field
 from handoff.artifacts.release.interval import Interval
 
 INPUTS, OUTPUTS, MODEL = "(inputs)", "(outputs)", "(model)"
@@ -109,9 +109,9 @@ class PassEffect:
     nodes_after: int
     max_abs: float = 0.0
     intended: bool = False
-    left_out: str = later("")
-    notes: tuple[str, ...] = later(())
-    changes: tuple[ModuleChange, ...] = later(())
+    left_out: str = added_field("")
+    notes: tuple[str, ...] = added_field(())
+    changes: tuple[ModuleChange, ...] = added_field(())
 
 
 @dataclass(frozen=True)
@@ -132,11 +132,11 @@ class Timing:
     speedup_high: float
     rounds: int
     threads: int
-    eager_low_s: float = later(0.0)
-    eager_high_s: float = later(0.0)
-    package_low_s: float = later(0.0)
-    package_high_s: float = later(0.0)
-    others: float | None = later(None)
+    eager_low_s: float = added_field(0.0)
+    eager_high_s: float = added_field(0.0)
+    package_low_s: float = added_field(0.0)
+    package_high_s: float = added_field(0.0)
+    others: float | None = added_field(None)
 
     @property
     def over_eager(self) -> Interval:
@@ -174,7 +174,7 @@ def headline_of(timings: Sequence[Timing]) -> Timing | None:
 
 
 @dataclass(frozen=True)
-class TakenOver:
+class EarlierMeasurement:
     """An earlier package of the same code, from which timings and mechanics are taken over.
 
     `library` is the digest of its `model.so`, `measured` the UTC time at which that was done. It
@@ -207,7 +207,7 @@ class ServedTiming:
     speedup: float
     speedup_low: float
     speedup_high: float
-    is_blurred: bool = later(False)
+    is_blurred: bool = added_field(False)
 
     @property
     def over_eager(self) -> Interval:
@@ -216,7 +216,7 @@ class ServedTiming:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedVersion:
     """The version that was in production when another one was released.
 
     `changed` says in words what the new one was made from that is other than in that version.
@@ -250,8 +250,8 @@ class Candidate:
     ratios: tuple[float, ...] = ()
     ratios_low: tuple[float, ...] = ()
     ratios_high: tuple[float, ...] = ()
-    effects: tuple[PassEffect, ...] = later(())
-    metric: MeasuredMetric | None = later(None)
+    effects: tuple[PassEffect, ...] = added_field(())
+    metric: MeasuredMetric | None = added_field(None)
 
     def is_faster(self, goal: Goal = "all") -> bool:
         """Return whether it is significantly faster than the plain one somewhere, never slower."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from handoff.artifacts.record import later
+from handoff.artifacts.record import added_field
 
 # Beyond a factor of two between its ends an interval says nothing that can be acted on.
 _WIDE = 2.0
@@ -23,7 +23,7 @@ class Interval:
     value: float
     low: float
     high: float
-    is_blurred: bool = later(False)
+    is_blurred: bool = added_field(False)
 
     @property
     def span(self) -> str:
@@ -70,6 +70,6 @@ def size(count: int) -> str:
     return f"{value:.3g} GB"
 
 
-def measured_size(count: int) -> str:
+def format_package_size(count: int) -> str:
     """Return the bytes of a package as people read them; '-' where none was made."""
     return size(count) if count else "-"

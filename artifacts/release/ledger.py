@@ -20,10 +20,10 @@ from typing import Any, Literal
 from handoff.artifacts.delivery.contract import require_model_name
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import PackageRefused
-from handoff.artifacts.files.locks import held
+from handoff.artifacts.files.locks import lock_folder
 from handoff.artifacts.files.strict import parse_json
-from handoff.artifacts.files.writing import write_whole
-from handoff.artifacts.record import RecordInvalid, from_plain, later, to_plain
+from handoff.artifacts.files.writing import write_atomically
+from handoff.artifacts.record import RecordInvalid, added_field, from_plain, to_plain
 from handoff.artifacts.release.signing import STATEMENT_TYPE, Trust, open_envelope
 
 PREDICATE_TYPE = "urn:handoff:ledger:1"
@@ -79,8 +79,8 @@ class LedgerEntry:
     overrides: tuple[str, ...] = ()
     run: str = ""
     retired: tuple[int, ...] = field(default=())
-    schema: int = later(1)
-    measured: tuple[str, ...] = later(())
+    schema: int = added_field(1)
+    measured: tuple[str, ...] = added_field(())
 
     def __post_init__(self) -> None:
         """Check what every entry has."""
@@ -207,10 +207,10 @@ class SeenLedgers:
     def _write(self, place: str, sequence: int, digest: str) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         # Of two that note at once neither undoes what the other one noted.
-        with held(self.file.parent):
+        with lock_folder(self.file.parent):
             seen = self._read()
             if sequence <= seen.get(place, (0, ""))[0]:
                 return
             seen[place] = (sequence, digest)
             text = json.dumps(seen, sort_keys=True) + "\n"
-            write_whole(self.file, text, mode=0o666, is_synced=True)
+            write_atomically(self.file, text, mode=0o666, is_synced=True)

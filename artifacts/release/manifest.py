@@ -20,7 +20,7 @@ from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import PackageRefused
 from handoff.artifacts.files.strict import parse_json
 from handoff.artifacts.recipe.fit import Fit
-from handoff.artifacts.recipe.generations import told_capabilities
+from handoff.artifacts.recipe.generations import format_capabilities
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.tolerance import (
     Deviation,
@@ -28,17 +28,17 @@ from handoff.artifacts.recipe.tolerance import (
     largest_difference,
     pooled_rmse,
 )
-from handoff.artifacts.record import RecordInvalid, canonical_bytes, from_plain, later
+from handoff.artifacts.record import RecordInvalid, added_field, canonical_bytes, from_plain
 from handoff.artifacts.release.culprit import Culprit
 from handoff.artifacts.release.evidence import (
     SOURCE_LEVEL,
     Candidate,
+    EarlierMeasurement,
     Finding,
     FoldedGraphs,
     PassEffect,
-    Served,
+    ServedVersion,
     SourceCheck,
-    TakenOver,
     Timing,
     TorchCheck,
     Verdict,
@@ -115,23 +115,23 @@ class TargetRecord:
     timings: tuple[Timing, ...] = ()
     compile_s: float = 0.0
     size_bytes: int = 0
-    instruction_sets: tuple[str, ...] = later(())
-    reused: Literal["", "code", "package"] = later("")
-    candidates: tuple[Candidate, ...] = later(())
-    chosen: str = later("")
-    unverified: str = later("")
-    kernels: tuple[str, ...] = later(())
-    notes: tuple[str, ...] = later(())
-    mechanics: Mechanics | None = later(None)
-    spreads: tuple[ErrorSpread, ...] = later(())
-    crashed: bool = later(False)
-    taken_over: TakenOver | None = later(None)
-    atomic_sums: tuple[str, ...] = later(())
-    metric: MeasuredMetric | None = later(None)
-    emulated: str = later("")
-    source_checked: SourceCheck | None = later(None)
-    torches: tuple[TorchCheck, ...] = later(())
-    culprit: Culprit | None = later(None)
+    instruction_sets: tuple[str, ...] = added_field(())
+    reused: Literal["", "code", "package"] = added_field("")
+    candidates: tuple[Candidate, ...] = added_field(())
+    chosen: str = added_field("")
+    unverified: str = added_field("")
+    kernels: tuple[str, ...] = added_field(())
+    notes: tuple[str, ...] = added_field(())
+    mechanics: Mechanics | None = added_field(None)
+    spreads: tuple[ErrorSpread, ...] = added_field(())
+    crashed: bool = added_field(False)
+    taken_over: EarlierMeasurement | None = added_field(None)
+    atomic_sums: tuple[str, ...] = added_field(())
+    metric: MeasuredMetric | None = added_field(None)
+    emulated: str = added_field("")
+    source_checked: SourceCheck | None = added_field(None)
+    torches: tuple[TorchCheck, ...] = added_field(())
+    culprit: Culprit | None = added_field(None)
 
     @property
     def verdict(self) -> Literal["accepted", "built, not yet verified", "refused"]:
@@ -144,7 +144,7 @@ class TargetRecord:
     def standing(self) -> str:
         """The verdict as people read it, with what was seen of a target that is unverified."""
         if self.accepted and self.unverified_gpus:
-            return f"{self.verdict}, {self.told_unverified_gpus}"
+            return f"{self.verdict}, {self.unverified_gpus_text}"
         return f"{self.verdict}, {SOURCE_LEVEL}" if self.is_checked_at_source else self.verdict
 
     @property
@@ -155,11 +155,13 @@ class TargetRecord:
         return self.fit.gpu_members if self.unverified else self.fit.gpu_unverified
 
     @property
-    def told_unverified_gpus(self) -> str:
+    def unverified_gpus_text(self) -> str:
         """The same, as people read it; '' for none."""
         if not self.unverified_gpus:
             return ""
-        return f"not yet verified for compute capability {told_capabilities(self.unverified_gpus)}"
+        return (
+            f"not yet verified for compute capability {format_capabilities(self.unverified_gpus)}"
+        )
 
     @property
     def is_checked_at_source(self) -> bool:
@@ -167,7 +169,7 @@ class TargetRecord:
         return self.source_checked is not None and bool(self.unverified)
 
     @property
-    def told_reasons(self) -> tuple[str, ...]:
+    def reason_lines(self) -> tuple[str, ...]:
         """The reasons as a person reads them: what several cases have in common is said once.
 
         What isn't about a case comes first, then the cases that are furthest off.
@@ -206,7 +208,7 @@ class TargetRecord:
         return largest_difference(self.deviations)
 
     @property
-    def set_aside(self) -> tuple[tuple[int, float], ...]:
+    def undecided_shares(self) -> tuple[tuple[int, float], ...]:
         """The outputs some of whose elements rounding decides, and the share of those elements.
 
         On ordinary inputs; no comparison says whether they are right.
@@ -272,12 +274,12 @@ class Manifest:
     toolchain: dict[str, str] = field(default_factory=dict)
     created: str = ""
     schema: int = SCHEMA
-    plan: str = later("")
-    graphs: FoldedGraphs | None = later(None)
-    captures: tuple[CaptureRow, ...] = later(())
-    served: Served | None = later(None)
-    began: str = later("")
-    structure: Structure = later(NO_STRUCTURE)
+    plan: str = added_field("")
+    graphs: FoldedGraphs | None = added_field(None)
+    captures: tuple[CaptureRow, ...] = added_field(())
+    served: ServedVersion | None = added_field(None)
+    began: str = added_field("")
+    structure: Structure = added_field(NO_STRUCTURE)
 
     def __post_init__(self) -> None:
         """Check the name and the schema version."""

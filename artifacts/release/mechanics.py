@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from handoff.artifacts.record import later
+from handoff.artifacts.record import added_field
 
 Outcome = Literal[
     "refused", "answered", "answered alike", "harmed", "crashed", "hung", "out of memory", "not run"
@@ -15,7 +15,7 @@ GIB = 1 << 30
 
 
 @dataclass(frozen=True)
-class Limits:
+class RunnerLimits:
     """What a runner process may take: bytes of address space, and seconds for one answer.
 
     `memory_bytes` of 0 sets no limit, which a GPU's driver needs: it reserves far more than it
@@ -28,7 +28,7 @@ class Limits:
     growth_s: float = 5.0
 
 
-USUAL_LIMITS = Limits()
+USUAL_LIMITS = RunnerLimits()
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Mechanics:
     growth: Growth | None = None
     trials: tuple[Trial, ...] = ()
     commands: tuple[str, ...] = ()
-    notes: tuple[str, ...] = later(())
+    notes: tuple[str, ...] = added_field(())
 
     @property
     def guards(self) -> tuple[str, ...]:

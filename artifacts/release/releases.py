@@ -57,7 +57,7 @@ _MOST_MODELS_NAMED = 5
 
 
 @dataclass(frozen=True)
-class Head:
+class LedgerHead:
     """The newest entry of a ledger, and the digest of its envelope, which the next one names."""
 
     entry: LedgerEntry
@@ -97,7 +97,7 @@ class Releases:
         present = set(self.models()) if seen else set()
         return tuple(model for model in seen if model not in present)
 
-    def require_there(self) -> None:
+    def require_ledgers(self) -> None:
         """Raise `StoreUnreachable` where ledgers were seen in this store, and it has none any more.
 
         An empty store is as good as any to whoever asks for nothing by its name.
@@ -123,7 +123,7 @@ class Releases:
             f"a backup where it has lost them{again}",
         )  # fmt: skip
 
-    def head(self, model: str) -> Head | None:
+    def head(self, model: str) -> LedgerHead | None:
         """Return the newest entry of a model's ledger; None where nothing was ever released.
 
         Raises `PackageRefused` for an entry that isn't verified, and for a ledger that is shorter
@@ -139,7 +139,7 @@ class Releases:
             self._seen.note(*place, newest, since=seen)
         return head
 
-    def require_head(self, model: str) -> Head:
+    def require_head(self, model: str) -> LedgerHead:
         """Return the newest entry; raise `RegistryFailed` where nothing was released."""
         head = self.head(model)
         if head is None:
@@ -152,9 +152,9 @@ class Releases:
         Raises `PackageRefused` where an entry is missing, isn't verified, or doesn't follow from
         the one before it.
         """
-        return tuple(self.backwards(model))[::-1]
+        return tuple(self.entries_newest_first(model))[::-1]
 
-    def backwards(self, model: str) -> Iterator[LedgerEntry]:
+    def entries_newest_first(self, model: str) -> Iterator[LedgerEntry]:
         """Give the ledger's entries, newest first, and read no more of it than is asked for.
 
         Raises `PackageRefused` as `entries` does.
@@ -233,7 +233,7 @@ class Releases:
             raise self.unknown(model, record)
         versions = {
             entry.version
-            for entry in self.backwards(model)
+            for entry in self.entries_newest_first(model)
             if entry.action == "release" and entry.manifest.hex.startswith(record)
         }
         if len(versions) != 1:
@@ -247,7 +247,7 @@ class Releases:
         entry = open_entry(data, self.trust, model) if data else None
         if entry and (entry.action, entry.version) == ("release", version):
             return entry
-        for earlier in self.backwards(model):
+        for earlier in self.entries_newest_first(model):
             if (earlier.action, earlier.version) == ("release", version):
                 return earlier
         raise self.unknown(model, version)
@@ -384,9 +384,9 @@ class Releases:
             if number.isdigit():
                 yield int(number)
 
-    def _read_entry(self, model: str, sequence: int) -> Head:
+    def _read_entry(self, model: str, sequence: int) -> LedgerHead:
         data = self.envelope(model, sequence)
-        return Head(open_entry(data, self.trust, model, sequence), digest_bytes(data))
+        return LedgerHead(open_entry(data, self.trust, model, sequence), digest_bytes(data))
 
     def envelope(self, model: str, sequence: int) -> bytes:
         """Return an entry of the ledger as it lies in the store, unverified."""

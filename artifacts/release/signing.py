@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from handoff.artifacts.errors import EnvironmentLacking, KeyUnusable, PackageRefused
-from handoff.artifacts.files.locks import held
+from handoff.artifacts.files.locks import lock_folder
 from handoff.artifacts.files.strict import parse_json
-from handoff.artifacts.files.writing import write_whole
+from handoff.artifacts.files.writing import write_atomically
 from handoff.artifacts.printable import one_line
 
 if TYPE_CHECKING:
@@ -276,13 +276,13 @@ def make_key(private: Path, public: Path) -> None:
     try:
         private.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         public.parent.mkdir(parents=True, exist_ok=True)
-        with held(private.parent) as folder:
+        with lock_folder(private.parent) as folder:
             if not private.exists():
                 secret = _generate_private_key()
                 # The public key first: whoever is killed in between has made no key, and the next
                 # one makes both.
-                write_whole(public, public_pem(secret), mode=0o644, is_synced=True)
-                write_whole(private, secret, is_synced=True)
+                write_atomically(public, public_pem(secret), mode=0o644, is_synced=True)
+                write_atomically(private, secret, is_synced=True)
                 os.fsync(folder)
     except OSError as error:
         raise EnvironmentLacking(

@@ -86,7 +86,7 @@ def read_descriptor(descriptor: int, what: str) -> bytes:
 
 
 @contextmanager
-def side_by_side(library: int, kernels: int) -> Iterator[str]:
+def linked_library(library: int, kernels: int) -> Iterator[str]:
     """Give a path of the library beside which torch's runner finds the JSON, for the body.
 
     Both are descriptors; in a folder of mode 700 in TMPDIR lie links to them. What they hold can't

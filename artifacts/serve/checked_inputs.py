@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from handoff.artifacts.delivery.signature import ModelSignature, TensorSpec
-from handoff.artifacts.errors import InputsRefused, format_names, tensors_meant
+from handoff.artifacts.errors import InputsRefused, format_names, suggest_tensor_inputs
 
 if TYPE_CHECKING:
     import torch
@@ -106,7 +106,9 @@ class InputChecks:
             raise InputsRefused(
                 f"the model has no input {unknown[0][:60]}", expected=format_names(names),
                 got=format_names([f"{len(inputs)} without a name"] * bool(inputs) + list(named)),
-                remedy=tensors_meant(unknown[0], names, "Name the inputs as model.signature does"),
+                remedy=suggest_tensor_inputs(
+                    unknown[0], names, "Name the inputs as model.signature does"
+                ),
             )  # fmt: skip
         if twice := [name for name in names[: len(inputs)] if name in named]:
             raise InputsRefused(

@@ -50,10 +50,10 @@ from handoff.artifacts.release.package import read_release
 from handoff.artifacts.release.signing import Trust, read_trust
 from handoff.artifacts.serve.archive import (
     EXTERN_KERNELS_FILE,
+    linked_library,
     read_descriptor,
     require_known_members,
     require_known_operators,
-    side_by_side,
 )
 from handoff.artifacts.serve.checked_inputs import InputChecks
 from handoff.artifacts.serve.known_code import open_known_code, register_library
@@ -336,7 +336,7 @@ def _open_library(
         require_known_operators(
             read_descriptor(kernels, kernel_files[0].path), kernel_files[0].path
         )
-        with side_by_side(library, kernels) as linked:
+        with linked_library(library, kernels) as linked:
             return _open(linked, path, device, runners)
     finally:
         # It is read by now.

@@ -19,7 +19,7 @@ from handoff.artifacts.files.writing import UnfinishedFiles, flush
 from handoff.artifacts.stores.store import (
     Guarantees,
     Progress,
-    Stored,
+    StoredKey,
     changed_file,
     missing_key,
     oversized_key,
@@ -113,7 +113,7 @@ class FolderStore:
             _copy(source, stream, size - present, progress)
             stream.truncate(at + size)
 
-    def stat(self, key: str) -> Stored | None:
+    def stat(self, key: str) -> StoredKey | None:
         """Return a key's size and time; None where it isn't there."""
         with self._translate_errors("be asked for a key"):
             return self._stat_path(self._path(key))
@@ -125,7 +125,7 @@ class FolderStore:
         with self._translate_errors("give back a key"):
             return digest_file(self._path(key)).hex == sha256
 
-    def keys(self, prefix: str, after: str = "") -> Iterator[Stored]:
+    def keys(self, prefix: str, after: str = "") -> Iterator[StoredKey]:
         """Give every key that begins with `prefix` and is larger than `after`, in no order."""
         for key in self._walk_keys(prefix.rpartition("/")[0]):
             if key > after and key.startswith(prefix):
@@ -197,7 +197,7 @@ class FolderStore:
             for name in names:
                 yield prefix + name
 
-    def _stat_path(self, path: Path) -> Stored | None:
+    def _stat_path(self, path: Path) -> StoredKey | None:
         try:
             status = path.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -205,7 +205,7 @@ class FolderStore:
         if not S_ISREG(status.st_mode):
             return None
         modified = datetime.fromtimestamp(status.st_mtime, UTC)
-        return Stored(path.relative_to(self.root).as_posix(), status.st_size, modified)
+        return StoredKey(path.relative_to(self.root).as_posix(), status.st_size, modified)
 
     @contextmanager
     def _temporary_file(self) -> Iterator[tuple[Path, BinaryIO]]:

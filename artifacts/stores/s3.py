@@ -19,7 +19,13 @@ from handoff.artifacts.errors import StoreFailed
 from handoff.artifacts.stores.s3_bucket import Bucket
 from handoff.artifacts.stores.s3_requests import Requests, TransferCorrupted, run_ahead, status_of
 from handoff.artifacts.stores.s3_transfer import MultipartUpload, checksums_of
-from handoff.artifacts.stores.store import Guarantees, Progress, Stored, changed_file, missing_key
+from handoff.artifacts.stores.store import (
+    Guarantees,
+    Progress,
+    StoredKey,
+    changed_file,
+    missing_key,
+)
 
 Result = TypeVar("Result")
 
@@ -204,10 +210,10 @@ class S3Store:
                     progress(len(data))
             stream.truncate(at + stored.size_bytes)
 
-    def stat(self, key: str) -> Stored | None:
+    def stat(self, key: str) -> StoredKey | None:
         """Return a key's size and time; None where it isn't there."""
         head = self._requests.run("be asked for a key", partial(self.bucket.head, key))
-        return head and Stored(key, head["ContentLength"], head["LastModified"])
+        return head and StoredKey(key, head["ContentLength"], head["LastModified"])
 
     def matches(self, key: str, sha256: str) -> bool:
         """Return whether the SHA-256 that the server keeps is this one; without one, True."""
@@ -218,7 +224,7 @@ class S3Store:
         # That of an object in parts is one of its parts' checksums: 'BASE64-7'.
         return not checksum or "-" in checksum or base64.b64decode(checksum).hex() == sha256
 
-    def keys(self, prefix: str, after: str = "") -> Iterator[Stored]:
+    def keys(self, prefix: str, after: str = "") -> Iterator[StoredKey]:
         """Give every key that begins with `prefix` and is larger than `after`."""
         more = ""
         while True:

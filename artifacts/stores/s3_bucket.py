@@ -15,7 +15,7 @@ from handoff.artifacts.stores.s3_requests import (
     status_of,
 )
 from handoff.artifacts.stores.s3_transfer import Checksums, checksums_of
-from handoff.artifacts.stores.store import Stored, oversized_key, require_key
+from handoff.artifacts.stores.store import StoredKey, oversized_key, require_key
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -121,7 +121,7 @@ class Bucket:
         self.client.list_objects_v2(Bucket=self.name, Prefix=self.full_key(key), MaxKeys=1)
         return None
 
-    def page(self, prefix: str, after: str, more: str) -> tuple[list[Stored], str]:
+    def page(self, prefix: str, after: str, more: str) -> tuple[list[StoredKey], str]:
         """Return a page of keys that begin with `prefix` and are larger than `after`.
 
         `more` is where it begins, and what is returned, too, where the next one does; the first
@@ -131,7 +131,7 @@ class Bucket:
         begin |= {"ContinuationToken": more} if more else {}
         answer = self.client.list_objects_v2(Bucket=self.name, Prefix=self.root + prefix, **begin)
         keys = [
-            Stored(entry["Key"].removeprefix(self.root), entry["Size"], entry["LastModified"])
+            StoredKey(entry["Key"].removeprefix(self.root), entry["Size"], entry["LastModified"])
             for entry in answer.get("Contents", [])
         ]
         return keys, answer["NextContinuationToken"] if answer.get("IsTruncated") else ""

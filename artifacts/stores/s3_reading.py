@@ -39,7 +39,7 @@ class S3Object:
     etag: str
 
 
-class S3Place:
+class S3Location:
     """One object, or all objects below a prefix; boto3 reads credentials and endpoint itself."""
 
     def __init__(self, bucket: str, key: str, *, patience_s: float = 60.0) -> None:
@@ -152,7 +152,7 @@ class S3Place:
             )
         except self.client.exceptions.ClientError as error:
             if is_absence(error) or is_refused_condition(error):
-                raise changed(f"{self.location}: {found.name}") from None
+                raise changed_while_fetched(f"{self.location}: {found.name}") from None
             raise
         sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
         size = 0
@@ -170,7 +170,7 @@ class S3Place:
         return sha256.hexdigest(), vouched
 
 
-def changed(what: str) -> DeliveryUnreadable:
+def changed_while_fetched(what: str) -> DeliveryUnreadable:
     """Return the refusal for what is being written while it is fetched."""
     return DeliveryUnreadable(
         f"{what} changed while it was fetched", expected="a delivery that is complete",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from handoff.artifacts.errors import StoreUnreachable
 from handoff.artifacts.stores.store import missing_key
-from handoff.artifacts.waiting import Pauses
+from handoff.artifacts.waiting import Backoff
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
@@ -86,7 +86,7 @@ class Requests:
         from botocore.parsers import ResponseParserError
 
         of_boto3 = (ClientError, BotoCoreError, ResponseParserError)
-        pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, limit_s=self.patience_s)
+        pauses = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, limit_s=self.patience_s)
         while True:
             try:
                 return operation()

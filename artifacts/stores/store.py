@@ -25,7 +25,7 @@ _KEY_LIMIT = 900
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredKey:
     """What a store says of a key: its size, and when it was written (with a time zone)."""
 
     key: str
@@ -98,7 +98,7 @@ class Store(Protocol):
         goes on; `progress` is called with them, too. The caller checks whether they are right.
         """
 
-    def stat(self, key: str) -> Stored | None:
+    def stat(self, key: str) -> StoredKey | None:
         """Return what the store says of a key; None where it isn't there."""
 
     def matches(self, key: str, sha256: str) -> bool:
@@ -107,7 +107,7 @@ class Store(Protocol):
         A folder reads them. S3 is asked for the checksum that it keeps; without one they count.
         """
 
-    def keys(self, prefix: str, after: str = "") -> Iterator[Stored]:
+    def keys(self, prefix: str, after: str = "") -> Iterator[StoredKey]:
         """Give every key that begins with `prefix`, in no particular order.
 
         With `after`, only those that are larger: that many fewer are asked for.

@@ -38,11 +38,17 @@ from handoff.flows.parameters import RebuildParameters, RecompileParameters
 from handoff.flows.steps import note_rows, read_rows, read_tables, show_night
 from handoff.infra.engine.child import StepProcess
 from handoff.tasks.conformance.messages import ReadTablesJob, Tables
-from handoff.tasks.nightly.messages import NoteRowsJob, ReadRowsJob, ShowNightJob, Survey, Surveyed
+from handoff.tasks.nightly.messages import (
+    ModelSurvey,
+    NoteRowsJob,
+    ReadRowsJob,
+    ShowNightJob,
+    Survey,
+)
 
 
 def conform_tonight(
-    host: HostSettings, registrar: StepProcess, surveyed: Iterable[Surveyed], stamp: str
+    host: HostSettings, registrar: StepProcess, surveyed: Iterable[ModelSurvey], stamp: str
 ) -> tuple[str, ...]:
     """Return what today's toolchain breaks and fixes of the one before, in sentences.
 
@@ -150,7 +156,7 @@ class NightWork:
 
 
 def rebuild_models(
-    work: NightWork, surveyed: Iterable[Surveyed], rebuild: Rebuild
+    work: NightWork, surveyed: Iterable[ModelSurvey], rebuild: Rebuild
 ) -> tuple[NightRow, ...]:
     """Return every model's row: those that are due are rebuilt, here or by the stack's workers.
 
@@ -176,7 +182,7 @@ def rebuild_models(
     return tuple(rows[model] for model in sorted(rows))
 
 
-def _row_without_rebuild(one: Surveyed) -> NightRow:
+def _row_without_rebuild(one: ModelSurvey) -> NightRow:
     """Return the row of a model for which nothing is to be done."""
     outcome: Outcome = "failed" if one.problem else "refused" if one.refused else "unchanged"
     why = one.problem or one.refused or one.why
@@ -184,7 +190,7 @@ def _row_without_rebuild(one: Surveyed) -> NightRow:
     return NightRow(one.model, outcome, old, new, why=why, made_from=one.today)
 
 
-def _rebuild_parameters(work: NightWork, one: Surveyed) -> RebuildParameters:
+def _rebuild_parameters(work: NightWork, one: ModelSurvey) -> RebuildParameters:
     return RebuildParameters(
         model=one.model,
         version=one.version,

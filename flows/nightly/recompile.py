@@ -60,10 +60,10 @@ from handoff.flows.steps import (
 )
 from handoff.flows.target.elsewhere import RemoteTargets, find_routes
 from handoff.tasks.nightly.messages import NoteRowsJob, SurveyJob
-from handoff.tasks.registry.appending import Change, told_as_done
+from handoff.tasks.registry.appending import Change, raise_as_not_shown
 from handoff.tasks.registry.changes import Author, PromoteRequest
 from handoff.tasks.registry.messages import CatalogueJob, PullJob, RecordsJob, RestoreJob
-from handoff.tasks.registry.transitions import opened_registrar
+from handoff.tasks.registry.transitions import open_registrar
 from handoff.tasks.release.processes import Processes
 from handoff.tasks.timing.messages import ThreeWayJob
 
@@ -107,7 +107,7 @@ def _rebuild(host: HostSettings, parameters: RebuildParameters) -> NightRow:
     ):
         restore_job = RestoreJob(host.stores, model, old, workspace / "delivered")
         restored = restore(processes.registrar(), restore_job)
-        processes.know(restored.folder)
+        processes.set_delivery(restored.folder)
         release = parameters.as_release(str(restored.folder))
         with report_refusals(host, release, workspace) as release_attempt:
             release_attempt.delivery = restored.folder
@@ -192,7 +192,7 @@ def _settle(
         return replace(row, why=str(error))
     reasons = [reason for one in comparisons if one.verdict == "better" for reason in one.reasons]
     try:
-        with told_as_done(parameters.model, appended):
+        with raise_as_not_shown(parameters.model, appended):
             catalogue(processes.registrar(), CatalogueJob(host.stores, parameters.model))
     except NotShownYet as error:
         # It is done, and MLflow can be updated later.
@@ -209,7 +209,7 @@ def recompile_model(parameters: RebuildParameters, attempt: Attempt = 1) -> dict
     """
     host = host_settings()
     row, error = rebuild(host, parameters)
-    with opened_registrar(host) as (registrar, _):
+    with open_registrar(host) as (registrar, _):
         note_rows(registrar, NoteRowsJob(host.stores, parameters.night, (row,)))
     if error is not None:
         raise error
@@ -229,7 +229,7 @@ def recompile(parameters: RecompileParameters = EVERYTHING, attempt: Attempt = 1
     job = SurveyJob(
         host.stores, parameters.alias, host.recipes, host.compiler, tuple(parameters.models)
     )
-    with reschedule_machine_faults(host), opened_registrar(host) as (registrar, scratch):
+    with reschedule_machine_faults(host), open_registrar(host) as (registrar, scratch):
         surveyed = survey(registrar, job)
         work = NightWork(host, registrar, parameters, stamp)
         # First: which operators the toolchain gets wrong belongs into the records that follow.

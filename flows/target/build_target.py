@@ -43,7 +43,7 @@ def build_target(parameters: BuildTargetParameters, attempt: Attempt = 1) -> Sta
     ):
         receive_job = ReceiveJob(host.stores, Digest(parameters.delivery), workspace / "delivered")
         delivered = receive(processes.registrar(), receive_job).folder
-        processes.know(delivered)
+        processes.set_delivery(delivered)
         taken = take_in(processes.graph, IntakeJob(delivered, processes.jobs.staging))
         optimized = optimize(processes.graph, processes.jobs.optimize())
         faults_job = KnownWrongJob(

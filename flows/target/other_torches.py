@@ -10,23 +10,23 @@ from handoff.flows.steps import make_torch, verify
 from handoff.flows.target.variants import TargetContext
 from handoff.tasks.compile.messages import CompileResult
 from handoff.tasks.registry import target_record
-from handoff.tasks.release.jobs import is_tried_with_others, with_torch
+from handoff.tasks.release.jobs import label_with_torch, supports_other_torches
 from handoff.tasks.release.processes import Processes
 from handoff.tasks.verify.messages import VerifyResult
-from handoff.tasks.verify.torch_versions.messages import MakeTorchJob, OtherTorchHere
+from handoff.tasks.verify.torch_versions.messages import MakeTorchJob, TorchEnvironment
 
 
-def make_other_torches(processes: Processes) -> tuple[OtherTorchHere, ...]:
+def make_other_torches(processes: Processes) -> tuple[TorchEnvironment, ...]:
     """Make an environment for each version that the recipe names, where it is of any use.
 
     Raises `EnvironmentLacking` where one can't be had: before anything is compiled.
     """
     jobs = processes.jobs
     versions = dict.fromkeys(jobs.recipe.torch.also)
-    if not any(is_tried_with_others(target.slug) for target in processes.targets):
+    if not any(supports_other_torches(target.slug) for target in processes.targets):
         return ()
     return tuple(
-        make_torch(processes.maker_of_torches(), MakeTorchJob(version, jobs.torches), version)
+        make_torch(processes.torch_installer(), MakeTorchJob(version, jobs.torches), version)
         for version in versions
     )
 
@@ -38,7 +38,7 @@ def verify_with_other_torches(
 
     What isn't right there, or ends the process, is recorded for that version and refuses nothing.
     """
-    if not record.accepted or not is_tried_with_others(record.slug):
+    if not record.accepted or not supports_other_torches(record.slug):
         return record
     checks = []
     for other in context.torches:
@@ -47,12 +47,12 @@ def verify_with_other_torches(
             result = _compare(context, compiled, other)
         except (BlessingRefused, StepCrashed) as error:
             result = error
-        checks.append(target_record.check_of(other.version, result))
+        checks.append(target_record.torch_check(other.version, result))
     return target_record.with_torches(record, tuple(checks))
 
 
 def _compare(
-    context: TargetContext, compiled: CompileResult, other: OtherTorchHere
+    context: TargetContext, compiled: CompileResult, other: TorchEnvironment
 ) -> VerifyResult:
     processes, slug = context.processes, context.target.slug
     folder, library = processes.jobs.package(context.target), compiled.library.digest
@@ -60,4 +60,4 @@ def _compare(
         processes.jobs.verify(slug, folder, library, context.optimized, context.reference),
         assumed=compiled.assumed, atomic_sums=compiled.atomic_sums, torch=other,
     )  # fmt: skip
-    return verify(processes.runner(context.target), job, with_torch(slug, other.version))
+    return verify(processes.runner(context.target), job, label_with_torch(slug, other.version))

@@ -44,15 +44,21 @@ from handoff.flows.target.variants import (
     verify_variant,
 )
 from handoff.infra.engine.child import StepProcess
-from handoff.tasks.compile.arm.emulation import emulated_target, told_emulation
+from handoff.tasks.compile.arm.emulation import describe_emulation, emulated_target
 from handoff.tasks.compile.messages import CompileResult
 from handoff.tasks.conformance.messages import KnownWrong
 from handoff.tasks.optimize.messages import OptimizeResult
 from handoff.tasks.probe.messages import MeasureJob, ProbeJob, ProbeResult
 from handoff.tasks.registry import target_record
 from handoff.tasks.registry.target_record import BuiltTargets
-from handoff.tasks.release.processes import Processes, fit_side_by_side
-from handoff.tasks.timing.measured import Measured, keep, measuring_key, now, recall
+from handoff.tasks.release.processes import Processes, fits_side_by_side
+from handoff.tasks.timing.measured import (
+    CachedMeasurements,
+    load_measurements,
+    measuring_key,
+    now,
+    store_measurements,
+)
 from handoff.tasks.timing.messages import BenchmarkJob, BenchmarkResult
 from handoff.tasks.verify.interpret.messages import InterpretResult
 
@@ -104,7 +110,7 @@ class _ProbedTarget(_ChosenTarget):
 
     probed: ProbeResult
     key: Digest | None
-    known: Measured | None
+    known: CachedMeasurements | None
 
 
 def build(
@@ -127,7 +133,7 @@ def build(
     if not compiling:
         # All of them are built elsewhere.
         return BuiltTargets((), {}, "")
-    if not fit_side_by_side(optimized):
+    if not fits_side_by_side(optimized):
         wait([future for _, future in compiling])
     faults = known.result().faults
     reference_job = processes.jobs.reference(optimized, faults)
@@ -186,7 +192,7 @@ def _run_stage(stage: Callable[[S], T | TargetRecord], state: S | TargetRecord) 
     except (StepCrashed, BlessingRefused) as error:
         # A compiler or a package that fails is this target's answer, not the flow's end; but for
         # one that was killed where another machine can be asked.
-        if error.is_machines and is_worker():
+        if error.is_machine_fault and is_worker():
             raise
         return target_record.refuse_target(state.context.target.slug, error)
 
@@ -217,7 +223,7 @@ def _interpret(context: TargetContext, target: CudaTarget, compiled: CompileResu
 
     The compiler's process goes before: both hold the program.
     """
-    record = target_record.built_only(target, compiled)
+    record = target_record.unverified_record(target, compiled)
     processes = context.processes
     job = processes.jobs.interpret(context.optimized, target, compiled, context.reference.file)
     process = processes.interpreter(target)
@@ -259,7 +265,7 @@ def _probe(state: _ChosenTarget) -> _ProbedTarget:
     context, probe_job = state.context, state.probe_job
     jobs, runner = context.processes.jobs, context.processes.runner(context.target)
     key = measuring_key(probe_job, state.winner.compiled, context.reference, jobs.staging)
-    known = None if jobs.fresh else recall(jobs.measured, key)
+    known = None if jobs.fresh else load_measurements(jobs.measured, key)
     job = replace(probe_job, known=known.mechanics) if known else probe_job
     # Without the runner nothing is probed, and why there is none is raised here.
     context.processes.tools(context.target).result()
@@ -287,7 +293,9 @@ def _time(state: _ProbedTarget) -> TargetRecord:
         )
         timed = benchmark(runner, timing, slug)
         if measured.accepted:
-            keep(jobs.measured, state.key, now(winner.compiled, measured.mechanics, timed.timings))
+            store_measurements(
+                jobs.measured, state.key, now(winner.compiled, measured.mechanics, timed.timings)
+            )
     record = target_record.bless(slug, winner.compiled, context.reference, winner.verified, timed)
     record = target_record.with_mechanics(record, measured)
     record = replace(record, taken_over=known.package if known else None)
@@ -298,7 +306,7 @@ def _time(state: _ProbedTarget) -> TargetRecord:
 def _with_emulation(record: TargetRecord) -> TargetRecord:
     """Return the record with what has run the package where no processor of its kind has."""
     target = emulated_target(record.slug)
-    return replace(record, emulated=told_emulation(target)) if target else record
+    return replace(record, emulated=describe_emulation(target)) if target else record
 
 
 def _refuse(context: TargetContext, plain: Variant) -> TargetRecord:

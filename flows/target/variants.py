@@ -22,7 +22,7 @@ from handoff.tasks.release.processes import Processes
 from handoff.tasks.steps import COMPILE
 from handoff.tasks.timing.messages import RaceJob
 from handoff.tasks.verify.messages import ReferenceResult, TapResult, VerifyResult
-from handoff.tasks.verify.torch_versions.messages import OtherTorchHere
+from handoff.tasks.verify.torch_versions.messages import TorchEnvironment
 
 PLAIN = "plain"
 
@@ -36,7 +36,7 @@ class TargetContext:
     optimized: OptimizeResult
     reference: ReferenceResult
     signature: ModelSignature
-    torches: tuple[OtherTorchHere, ...] = ()
+    torches: tuple[TorchEnvironment, ...] = ()
     known: tuple[KnownFault, ...] = ()
 
 

@@ -105,10 +105,10 @@ def conformance(
     """  # noqa: D301 - click keeps lines as they are after the character \\b
     if context.invoked_subcommand is not None:
         return
-    from handoff.infra.commands.conformance import ask_toolchain, show_known
+    from handoff.infra.commands.conformance import ask_toolchain, show_conformance
 
     if shown is not None:
-        show_known(target, shown, as_json=as_json)
+        show_conformance(target, shown, as_json=as_json)
     else:
         ask_toolchain(target, operators, again=again, as_json=as_json)
 

@@ -130,9 +130,9 @@ def init(
     handoff init folder --input 'x:float32:batch,3,224,224' --dimension 'batch=1:256'
     handoff init folder --input 'ids:int64:batch,length' --range 'ids=0:30521'
     """  # noqa: D301 - as above
-    from handoff.infra.commands.init import init_delivery, read_wishes
+    from handoff.infra.commands.init import init_delivery, read_init_options
 
-    options = read_wishes(recipe, **flags)
+    options = read_init_options(recipe, **flags)
     init_delivery(folder, options, ask=on_terminal() and not yes, force=force, as_json=as_json)
 
 
@@ -224,9 +224,9 @@ def passes(as_json: bool) -> None:
 @debug_option
 def doctor(as_json: bool) -> None:
     """Say what this machine can do, and what is missing."""
-    from handoff.infra.commands.doctor import examine
+    from handoff.infra.commands.doctor import run_checks
 
-    raise click.exceptions.Exit(examine(as_json=as_json))
+    raise click.exceptions.Exit(run_checks(as_json=as_json))
 
 
 for registered in (

@@ -59,11 +59,16 @@ def deploy(
     handoff deploy --target cuda-sm90
     handoff deploy --pods podtemplates.json
     """  # noqa: D301 - click keeps lines as they are after the character \\b
-    from handoff.infra.commands.deploy import Night
+    from handoff.infra.commands.deploy import ScheduleOptions
     from handoff.infra.commands.deploy import deploy as deploy_flows
 
     deploy_flows(
-        Night(cron, time_zone), targets, pods, notify=notify, resets=resets, as_json=as_json
+        ScheduleOptions(cron, time_zone),
+        targets,
+        pods,
+        notify=notify,
+        resets=resets,
+        as_json=as_json,
     )
 
 
@@ -233,13 +238,13 @@ def worker(
     handoff worker --pool handoff-build --cores 0-7 --limit 2
     handoff worker --join http://stack.example.org:4200 --trust 0123456789ab
     """  # noqa: D301 - as above
-    from handoff.infra.stack.worker import Joining, carry_out_one_run, run_worker
+    from handoff.infra.stack.worker import JoinOptions, carry_out_one_run, run_worker
 
     if is_pod:
         if limit or cores or name or url or trusted:
             raise click.UsageError("--one-run goes with --pool alone")
         carry_out_one_run(pool)
-    run_worker(pool, limit, cores, name, Joining(url, trusted))
+    run_worker(pool, limit, cores, name, JoinOptions(url, trusted))
 
 
 COMMANDS = (deploy, recompile, up, down, status, worker)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from handoff.artifacts.conformance.storage import kept_toolchains, read_table, shipped_tables
+from handoff.artifacts.conformance.storage import list_toolchains, read_table, shipped_tables
 from handoff.artifacts.conformance.table import (
     STANDINGS,
     Conformance,
-    Row,
+    ConformanceRow,
     changed_rows,
     parse_conformance,
 )
@@ -88,7 +88,7 @@ def _log_to_stderr() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def show_known(slug: str, operator: str, *, as_json: bool) -> None:
+def show_conformance(slug: str, operator: str, *, as_json: bool) -> None:
     """Print what is known of today's toolchain: of all operators (`*`), or of one."""
     target = _parse_cpu_target(slug)
     table = _find_current_table(read_settings(), target)
@@ -98,7 +98,7 @@ def show_known(slug: str, operator: str, *, as_json: bool) -> None:
             expected="one in the store, or one that came with Handoff", got="none",
             remedy=f"Make it with 'handoff conformance --target {target.slug}'",
         )  # fmt: skip
-    rows = table.rows if operator == "*" else table.of_operator(operator)
+    rows = table.rows if operator == "*" else table.rows_of_operator(operator)
     if not rows:
         raise UsageProblem(
             f"the table has no operator {operator[:80]}",
@@ -175,7 +175,7 @@ def _resolve_table(settings: Settings, name: str) -> Conformance:
         matches = [table for table in shipped_tables() if table.digest.hex.startswith(name)]
         store = open_store(settings.stores.objects)
         trust = read_trust(settings.stores.trusted, may_lack=True)
-        digests = [digest for digest in kept_toolchains(store) if digest.hex.startswith(name)]
+        digests = [digest for digest in list_toolchains(store) if digest.hex.startswith(name)]
         matches += [table for digest in digests if (table := read_table(store, trust, digest))]
         if len({table.digest for table in matches}) == 1:
             return matches[-1]
@@ -218,11 +218,11 @@ def _print_faults(table: Conformance) -> None:
         print_table("", columns, [_cells(row) for row in faulty])
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: ConformanceRow) -> tuple[str, ...]:
     return row.operator, row.dtype, row.standing, str(row.asked or "-"), _explain_row(row)
 
 
-def _explain_row(row: Row) -> str:
+def _explain_row(row: ConformanceRow) -> str:
     if row.showing is None:
         return row.reason[:90]
     text = f"{row.questions[0]}: got {row.showing.got}, expected {row.showing.want}"

@@ -16,9 +16,9 @@ from handoff.artifacts.record import to_plain
 from handoff.infra.cli.group import is_quiet
 from handoff.infra.commands.input_flags import ask_name, ask_values
 from handoff.infra.engine.child import ProcessPlan, StepProcess
-from handoff.infra.engine.import_paths import places_to_tell
-from handoff.infra.home import whole_path
-from handoff.infra.terminal.console import fitted, print_json, print_table
+from handoff.infra.engine.import_paths import search_path_for_children
+from handoff.infra.home import absolute_path
+from handoff.infra.terminal.console import fit_to_terminal, print_json, print_table
 from handoff.infra.terminal.output import echo
 from handoff.tasks.deliver.messages import DeliverJob, DeliverResult, PrepareJob
 from handoff.tasks.deliver.naming import require_factory, require_free, require_name
@@ -33,9 +33,9 @@ def deliver_model(factory: str, folder: Path, name: str, *, ask: bool, as_json: 
     With `ask`, a person is asked for the name, and for ranges that nothing says; each before the
     model is captured, which takes long.
     """
-    target, search_path = whole_path(folder), Path.cwd()
+    target, search_path = absolute_path(folder), Path.cwd()
     # Before a process imports torch, which takes seconds.
-    require_factory(factory, search_path, places_to_tell())
+    require_factory(factory, search_path, search_path_for_children())
     require_free(target)
     if name:
         require_name(name)
@@ -77,7 +77,7 @@ def _print_result(result: DeliverResult) -> None:
                f"{contract.model.captured_by}")  # fmt: skip
     print_contract(contract)
     for note in result.notes:
-        echo(f"  {fitted(note, 2)}")
+        echo(f"  {fit_to_terminal(note, 2)}")
 
 
 @contextmanager
@@ -136,7 +136,7 @@ def print_contract(contract: DeliveryContract) -> None:
         came = f", {limits.origin}" if limits.origin else ""
         echo(f"  {name}: {limits}{came}")
     for line in _describe_draws(contract):
-        echo(f"  {fitted(line, 2)}")
+        echo(f"  {fit_to_terminal(line, 2)}")
 
 
 def _row(spec: TensorSpec, dimensions: Mapping[str, Dimension]) -> tuple[str, ...]:

@@ -25,8 +25,8 @@ from handoff.infra.prefect.automations import automations, notification
 from handoff.infra.prefect.deployments import TARGET_POOLS, Deployment, Schedule, deployments
 from handoff.infra.prefect.pods import read_pod_pools
 from handoff.infra.prefect.pools import ensure_pools
-from handoff.infra.prefect.prefect_api import told_in_sentences
-from handoff.infra.prefect.upsert import Held, held_cron, set_schedule, upsert
+from handoff.infra.prefect.prefect_api import explain_prefect_errors
+from handoff.infra.prefect.upsert import HeldDeployment, read_cron, set_schedule, upsert
 from handoff.infra.settings import prefect_login, read_settings
 from handoff.infra.stack.joining import share_settings
 from handoff.infra.terminal.console import print_json, print_table
@@ -39,7 +39,7 @@ _FIRST_CRON = "0 2 * * *"
 
 
 @dataclass(frozen=True)
-class Night:
+class ScheduleOptions:
     """What was said of when the night is to run: a cron line, a time zone; None for what wasn't."""
 
     cron: str | None = None
@@ -58,7 +58,7 @@ def _local_time_zone() -> str:
 
 
 def deploy(
-    night: Night, targets: tuple[str, ...], pods: Path | None = None, *, notify: str,
+    night: ScheduleOptions, targets: tuple[str, ...], pods: Path | None = None, *, notify: str,
     resets: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Apply everything to the server that `PREFECT_API_URL` names, and print what there is.
@@ -83,7 +83,7 @@ def deploy(
     first = _require_schedule(night.schedule(None))
     prepare_prefect(settings)
     declared = deployments(first, targets)
-    with told_in_sentences("the deployments", "what it can hold", "Then run it again"):
+    with explain_prefect_errors("the deployments", "what it can hold", "Then run it again"):
         deployed = apply(declared, notify, night, resets=resets, in_pods=in_pods)
     share_settings(settings, prefect_login(), os.environ)
     _print_deployments(declared, deployed, settings.prefect_api, as_json=as_json)
@@ -107,7 +107,11 @@ def _require_pool(target: str) -> None:
 
 
 def _print_deployments(
-    declared: tuple[Deployment, ...], deployed: dict[str, Held], server: str, *, as_json: bool
+    declared: tuple[Deployment, ...],
+    deployed: dict[str, HeldDeployment],
+    server: str,
+    *,
+    as_json: bool,
 ) -> None:
     if as_json:
         records = [
@@ -153,11 +157,11 @@ def _require_schedule(schedule: Schedule) -> Schedule:
 def apply(
     declared: tuple[Deployment, ...],
     notify: str = "",
-    night: Night | None = None,
+    night: ScheduleOptions | None = None,
     *,
     resets: bool = False,
     in_pods: Mapping[str, dict[str, Any]] = MappingProxyType({}),
-) -> dict[str, Held]:
+) -> dict[str, HeldDeployment]:
     """Make the server hold the pools, deployments and automations; return them by full name.
 
     Schedules and pauses that it holds stay, but for what `night` says, and unless it `resets`.
@@ -176,8 +180,8 @@ def apply(
             upsert(client, each, resets=resets, in_pods=each.pool in pods) for each in declared
         )
         deployed = {one.name: one for one in upserted}
-        if night and night != Night() and not resets:
-            chosen = night.schedule(held_cron(client, RECOMPILE))
+        if night and night != ScheduleOptions() and not resets:
+            chosen = night.schedule(read_cron(client, RECOMPILE))
             deployed[RECOMPILE] = set_schedule(client, RECOMPILE, chosen)
         _upsert_automations(client, {name: one.id for name, one in deployed.items()}, notify)
     return deployed

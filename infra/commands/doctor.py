@@ -12,14 +12,20 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from handoff.artifacts.delivery.uri import without_login
+from handoff.artifacts.delivery.uri import strip_login
 from handoff.artifacts.errors import HandoffError, UsageProblem
 from handoff.artifacts.recipe.generations import FIRST_SPECIFIC
 from handoff.artifacts.recipe.target import TARGETS, ArmTarget, host_cpu_flags
 from handoff.artifacts.release.signing import read_trust
-from handoff.infra.engine.confinement import still_possible
+from handoff.infra.engine.confinement import find_confinement_gaps
 from handoff.infra.engine.landlock import landlock_version
-from handoff.infra.extras import EXTRAS, has_extra, how_to_install, installed, missing_of
+from handoff.infra.extras import (
+    EXTRAS,
+    has_extra,
+    how_to_install,
+    installed_version,
+    missing_packages,
+)
 from handoff.infra.settings import (
     Settings,
     compiler_name,
@@ -34,7 +40,7 @@ from handoff.infra.stack.layout import StackLayout
 from handoff.infra.stack.setup import read_setup
 from handoff.infra.terminal.console import print_json
 from handoff.infra.terminal.output import echo
-from handoff.tasks.compile.arm.emulation import told_emulator
+from handoff.tasks.compile.arm.emulation import describe_emulator
 from handoff.tasks.compile.arm.sysroot import PACKAGES, is_arm_host, lacking
 from handoff.tasks.compile.cross.fatbinary import REMEDY, find_fatbinary
 
@@ -59,7 +65,7 @@ class Check:
     remedy: str = ""
 
 
-def examine(*, as_json: bool) -> int:
+def run_checks(*, as_json: bool) -> int:
     """Print every check; return 0 when nothing is missing of what is installed here, else 1."""
     settings = read_settings()
     checks = [_python(), _package("torch"), *_extras(), _processor(), _gpu(), _home(settings)]
@@ -86,7 +92,7 @@ def _python() -> Check:
 
 def _package(name: str) -> Check:
     """Read a version from the package's metadata: importing torch would take seconds."""
-    version = installed(name)
+    version = installed_version(name)
     if version is None:
         return Check(name, "missing", "not installed", f"Install the package {name} again")
     return Check(name, "ok", version)
@@ -96,7 +102,7 @@ def _extras() -> list[Check]:
     """Return what this machine is installed for: serving needs less than releasing."""
     checks = []
     for extra, known_by in EXTRAS.items():
-        name, lacking = f"[{extra}]", missing_of(extra)
+        name, lacking = f"[{extra}]", missing_packages(extra)
         if not has_extra(extra):
             found = f"not installed; needed for {_USES[extra]}"
             checks.append(Check(name, "note", found, f"pip install 'handoff[{extra}]'"))
@@ -104,7 +110,7 @@ def _extras() -> list[Check]:
             found = f"without {', '.join(lacking)}"
             checks.append(Check(name, "missing", found, how_to_install(extra)))
         else:
-            found = ", ".join(f"{package} {installed(package)}" for package in known_by)
+            found = ", ".join(f"{package} {installed_version(package)}" for package in known_by)
             checks.append(Check(name, "ok", f"{found}: {_USES[extra]}"))
     return checks
 
@@ -138,7 +144,7 @@ def _arm() -> Check:
     try:
         missing, emulator = lacking(), ""
         if not missing:
-            emulator = told_emulator(ArmTarget("v8.2"))
+            emulator = describe_emulator(ArmTarget("v8.2"))
     except HandoffError as error:
         return Check("arm64", "note", error.got, error.remedy)
     if missing:
@@ -218,7 +224,7 @@ def _trust(settings: Settings) -> Check:
 
 def _confinement() -> Check:
     """Return what a process that holds a delivery or compiled code could do, as one has tried."""
-    if possible := still_possible():
+    if possible := find_confinement_gaps():
         return Check(
             "confinement", "note", "a process that holds a delivery or compiled code "
             + ", ".join(possible), "Run Linux 6.12 or newer with landlock among its security "
@@ -267,11 +273,11 @@ def _stack(settings: Settings) -> Iterator[Check]:
 def _workers(settings: Settings) -> Iterator[Check]:
     """Report workers of the server that left their pool, since their machine lacks something."""
     from handoff.infra.engine.environments import prepare_prefect
-    from handoff.infra.prefect.absences import absences_at
+    from handoff.infra.prefect.absences import fetch_absences
 
     prepare_prefect(settings, retries=0)
     try:
-        absences = absences_at(settings.prefect_api, prefect_login())
+        absences = fetch_absences(settings.prefect_api, prefect_login())
     except HandoffError:
         # Another check reports what is wrong with the server.
         return
@@ -346,7 +352,7 @@ def _store(settings: Settings) -> Check:
 def _reachable(name: str, uri: str, variable: str) -> Check:
     """Open a connection to the server that `uri` names; credentials in it are not shown."""
     parts = urlsplit(uri)
-    shown = without_login(uri)
+    shown = strip_login(uri)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
         with socket.create_connection((parts.hostname or "", port), timeout=3):

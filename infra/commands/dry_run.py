@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from handoff.artifacts.delivery.contract import IGNORED_FOLDER, read_contract
-from handoff.artifacts.delivery.uri import redacted
+from handoff.artifacts.delivery.uri import redact_uri
 from handoff.artifacts.digest import Digest, digest_file, digest_tree
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.recipe.recipe import Recipe
@@ -28,7 +28,7 @@ from handoff.artifacts.release.interval import size
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.releases import Releases
-from handoff.flows.progress import announced
+from handoff.flows.progress import announce_step
 from handoff.infra.cli.group import is_quiet
 from handoff.infra.commands.registry import releases_of
 from handoff.infra.engine.child import ProcessPlan, StepProcess
@@ -37,19 +37,19 @@ from handoff.infra.terminal.console import print_findings, print_json, print_tab
 from handoff.infra.terminal.output import echo
 from handoff.infra.terminal.progress import shown_progress
 from handoff.infra.terminal.step_times import (
-    CACHED,
-    KNOWN,
-    WHOLE,
+    CACHED_STEP,
+    KNOWN_CODE_STEP,
+    WHOLE_RELEASE,
     StepTimes,
     read_times,
     times_folder,
 )
-from handoff.tasks.compile.caching.package_cache import cache_of
+from handoff.tasks.compile.caching.package_cache import package_cache_of
 from handoff.tasks.compile.cross.fatbinary import find_fatbinary, needs_fatbinary
 from handoff.tasks.compile.fingerprint import fingerprint_release
-from handoff.tasks.compile.messages import FindPackageJob, Reused
+from handoff.tasks.compile.messages import FindPackageJob, ReusedPart
 from handoff.tasks.compile.toolchain import changes_since
-from handoff.tasks.conformance.known import foretold, known_wrong
+from handoff.tasks.conformance.known import known_wrong, preliminary_findings
 from handoff.tasks.conformance.messages import KnownWrongJob
 from handoff.tasks.inspect.messages import TraceabilityResult
 from handoff.tasks.intake.messages import IntakeJob, IntakeResult
@@ -130,7 +130,7 @@ class Rehearsal:
     version: int | None
     why: str
     known_faults: tuple[Finding, ...]
-    targets: dict[str, Reused]
+    targets: dict[str, ReusedPart]
     times: StepTimes
 
 
@@ -142,7 +142,7 @@ def rehearse(
     Raises what a release would raise up to its first compilation.
     """
     # The cache is the home's, beside the workspace that a release would have.
-    cache = cache_of(delivery, settings.home / "builds" / "packages")
+    cache = package_cache_of(delivery, settings.home / "builds" / "packages")
     jobs = Jobs(scratch, recipe, rebuild, cache)
     process = StepProcess(
         ProcessPlan(
@@ -159,12 +159,12 @@ def rehearse(
         fingerprint = fingerprint_release(intake.digest, recipe, compiler_name())
         version, why = _reason(settings, intake, recipe, fingerprint, alias)
         times = read_times(times_folder(settings), model)
-        targets: dict[str, Reused] = {}
+        targets: dict[str, ReusedPart] = {}
         known_faults: tuple[Finding, ...] = ()
         if version is None or rebuild:
             optimized = _step(process, jobs.optimize())
-            with announced(KNOWN_WRONG.name):
-                known_faults = foretold(known_wrong(KnownWrongJob(
+            with announce_step(KNOWN_WRONG.name):
+                known_faults = preliminary_findings(known_wrong(KnownWrongJob(
                     settings.stores, compiler_name(), recipe.resolved_targets(), recipe.options,
                     optimized.calls,
                 )))  # fmt: skip
@@ -182,7 +182,7 @@ def rehearse(
 
 
 def _step(process: StepProcess, job: Job[R], label: str = "") -> R:
-    with announced(label or step_of(job).name) as announcement:
+    with announce_step(label or step_of(job).name) as announcement:
         reply = process.submit(job).result()
         announcement.seconds = reply.seconds
     return reply.result
@@ -220,7 +220,7 @@ def _find_release(releases: Releases, head: LedgerEntry, fingerprint: Digest) ->
     """
     matching = (
         entry
-        for entry in releases.backwards(head.model)
+        for entry in releases.entries_newest_first(head.model)
         if entry.action == "release" and entry.fingerprint == fingerprint
     )
     return next((entry for entry in matching if entry.version in head.kept), None)
@@ -252,7 +252,7 @@ def _rehearsal_object(
     settings: Settings, rehearsal: Rehearsal, recipe: Recipe, alias: str
 ) -> dict[str, Any]:
     expected = {step: rehearsal.times.expected(step) for step in _step_names(rehearsal, recipe)}
-    expected[WHOLE] = rehearsal.times.expected(_total_key(rehearsal))
+    expected[WHOLE_RELEASE] = rehearsal.times.expected(_total_key(rehearsal))
     return {
         "dry_run": True,
         "model": rehearsal.intake.contract.model.name,
@@ -273,22 +273,25 @@ def _rehearsal_object(
         ],
         "steps": {step: took_s for step, took_s in expected.items() if took_s is not None},
         "store": settings.stores.objects,
-        "registry": redacted(settings.stores.tracking_uri),
+        "registry": redact_uri(settings.stores.tracking_uri),
         "alias": alias,
         "recipe": to_plain(recipe),
     }
 
 
-def _expected_s(times: StepTimes, slug: str, cached: Reused) -> float | None:
+def _expected_s(times: StepTimes, slug: str, cached: ReusedPart) -> float | None:
     step = f"compile {slug}"
-    return times.expected(CACHED.format(step=step) if cached else step)
+    return times.expected(CACHED_STEP.format(step=step) if cached else step)
 
 
 def _total_key(rehearsal: Rehearsal) -> str:
     """Return the name of the times of releases that took as much from the cache as this would."""
     if not any(rehearsal.targets.values()):
-        return WHOLE
-    known, cached = KNOWN.format(step=WHOLE), CACHED.format(step=WHOLE)
+        return WHOLE_RELEASE
+    known, cached = (
+        KNOWN_CODE_STEP.format(step=WHOLE_RELEASE),
+        CACHED_STEP.format(step=WHOLE_RELEASE),
+    )
     return cached if rehearsal.times.expected(known) is None else known
 
 
@@ -315,7 +318,7 @@ def _print_rehearsal(settings: Settings, rehearsal: Rehearsal, recipe: Recipe, a
     echo(f"  passes      {', '.join(one.name for one in recipe.passes) or 'none'}")
     stores = settings.stores
     echo(f"  registered  in {stores.objects}, as {model}@{alias}")
-    echo(f"  shown       in {redacted(stores.tracking_uri)}")
+    echo(f"  shown       in {redact_uri(stores.tracking_uri)}")
     if rehearsal.targets:
         rows = [_target_row(rehearsal.times, *one) for one in rehearsal.targets.items()]
         print_table("", ("target", "package", "took before"), rows)
@@ -323,7 +326,7 @@ def _print_rehearsal(settings: Settings, rehearsal: Rehearsal, recipe: Recipe, a
     echo("Nothing was written: that was a dry run")
 
 
-def _target_row(times: StepTimes, slug: str, cached: Reused) -> tuple[str, str, str]:
+def _target_row(times: StepTimes, slug: str, cached: ReusedPart) -> tuple[str, str, str]:
     target = parse_target(slug)
     package = {"package": "in the cache", "code": "in the cache, for other weights", "": "compiled"}
     state = package[cached]

@@ -19,7 +19,7 @@ from handoff.artifacts.delivery.contract import (
 )
 from handoff.artifacts.delivery.signature import DECLARED, Dimension, TensorSpec
 from handoff.artifacts.errors import UsageProblem, did_you_mean
-from handoff.artifacts.files.writing import write_whole
+from handoff.artifacts.files.writing import write_atomically
 from handoff.artifacts.recipe.reading import read_recipe
 from handoff.artifacts.record import to_plain
 from handoff.infra.commands.input_flags import (
@@ -60,7 +60,7 @@ class InitOptions:
     extensions: tuple[str, ...] = ()
 
 
-def read_wishes(
+def read_init_options(
     recipe: Path | None,
     *,
     name: str,
@@ -114,7 +114,7 @@ def init_delivery(
             _require_running(process.run(TryJob(staging, contract)))
         finally:
             process.close()
-    write_whole(path, format_contract(contract), mode=0o644)
+    write_atomically(path, format_contract(contract), mode=0o644)
     if as_json:
         print_json({"contract": to_plain(contract), "file": str(path)})
     else:

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from handoff.artifacts.delivery.captures import COLUMNS, CaptureRow, recommend
-from handoff.artifacts.errors import BlessingRefused, UsageProblem, told_place
+from handoff.artifacts.errors import BlessingRefused, UsageProblem, parse_message
 from handoff.artifacts.printable import one_line
 from handoff.artifacts.recipe.choices import DEFAULT_PASSES
 from handoff.artifacts.recipe.fit import installed_torch
@@ -25,14 +25,14 @@ from handoff.infra.terminal.output import echo
 from handoff.tasks.captures.rows import fill_rows
 from handoff.tasks.inspect.messages import TraceabilityJob, TraceabilityResult
 from handoff.tasks.intake.messages import IntakeJob, IntakeResult
-from handoff.tasks.optimize.recipe_names import contract_in, require_known_names
+from handoff.tasks.optimize.recipe_names import require_known_names, try_read_contract
 
 
 def inspect_delivery(delivery: Path, recipe: Path | None, *, captures: bool, as_json: bool) -> int:
     """Print the verdict on a delivery; return 2 for an unsound one, else 0."""
     delivery = require_folder(delivery)
     parsed = read_recipe(recipe) if recipe else Recipe()
-    require_known_names(parsed, contract_in(delivery), recipe)
+    require_known_names(parsed, try_read_contract(delivery), recipe)
     with tempfile.TemporaryDirectory(prefix="handoff-inspect-") as scratch:
         staging = Path(scratch) / "staging"
         intake, traceability = judge_delivery(delivery, staging, parsed)
@@ -170,7 +170,7 @@ def verify_torches(reference: str, versions: tuple[str, ...], target: str, *, as
     try:
         other = OtherTorch(versions)
     except ValueError as error:
-        _, expected, got = told_place(str(error))
+        _, expected, got = parse_message(str(error))
         raise UsageProblem(
             "that is no version of torch", expected=expected.replace("under also", "with --torch"),
             got=got, remedy="Name a whole version, as 'pip index versions torch' lists them",

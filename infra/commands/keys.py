@@ -7,7 +7,7 @@ from pathlib import Path
 
 from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.release.signing import public_key_of, read_trust
-from handoff.infra.engine.signing_key import ask_signer, is_made_later
+from handoff.infra.engine.signing_key import ask_signer, will_be_created
 from handoff.infra.settings import read_settings, trusted_folder
 from handoff.infra.terminal.console import print_json
 from handoff.infra.terminal.output import echo
@@ -17,7 +17,7 @@ def show_keys(*, as_json: bool) -> None:
     """Print the public key that signs here, as PEM, and the ids of those that are trusted."""
     settings = read_settings()
     trust = read_trust(settings.stores.trusted, may_lack=True)
-    signer = None if is_made_later(settings.signing_key) else ask_signer(settings.signing_key)
+    signer = None if will_be_created(settings.signing_key) else ask_signer(settings.signing_key)
     if as_json:
         ids = [key.keyid for key in trust.keys]
         signing, pem = (signer.key_id, signer.public_pem) if signer else (None, "")

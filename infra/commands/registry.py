@@ -7,7 +7,7 @@ from pathlib import Path
 
 from handoff.artifacts.delivery.contract import require_alias_name, require_model_name
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.files.writing import write_whole
+from handoff.artifacts.files.writing import write_atomically
 from handoff.artifacts.night import read_nights
 from handoff.artifacts.recipe.fit import installed_torch
 from handoff.artifacts.record import to_plain
@@ -16,9 +16,9 @@ from handoff.artifacts.release.ledger import LedgerEntry, Pointer
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.releases import Releases, SignedRelease, open_releases
 from handoff.infra.cli.group import is_quiet
-from handoff.infra.home import whole_path
+from handoff.infra.home import absolute_path
 from handoff.infra.settings import Settings, read_settings
-from handoff.infra.terminal.console import age, print_json, print_table, shown_transfer
+from handoff.infra.terminal.console import format_time, print_json, print_table, show_transfer
 from handoff.infra.terminal.output import echo
 from handoff.infra.terminal.present import print_release, release_object
 from handoff.tasks.registry.messages import Layout, PullJob, RestoreJob
@@ -49,11 +49,11 @@ def write_history(page: Path, releases: Releases, entries: tuple[LedgerEntry, ..
 
 
 def _write_page(page: Path, text: str) -> None:
-    path = whole_path(page)
+    path = absolute_path(page)
     try:
         is_another = path.exists() and not path.read_bytes()[:100].startswith(_BEGINS.encode())
         if not is_another:
-            write_whole(path, text, mode=0o644)
+            write_atomically(path, text, mode=0o644)
     except OSError as error:
         raise UsageProblem(
             f"the page can't be written to {page}", expected="a file in a folder that is there",
@@ -107,7 +107,7 @@ def _row(newest: SignedRelease | None) -> tuple[str, ...]:
         return ("all retired", "-", "-", "-")
     manifest = newest.manifest
     targets = " ".join(target.slug for target in manifest.targets)
-    return (str(newest.claim.version), manifest.verdict, targets, age(manifest.created))
+    return (str(newest.claim.version), manifest.verdict, targets, format_time(manifest.created))
 
 
 def _model_object(head: LedgerEntry, newest: SignedRelease | None) -> dict[str, object]:
@@ -160,7 +160,7 @@ def show_history(name: str, page: Path | None, *, as_json: bool) -> None:
     rows = [
         (
             str(entry.sequence),
-            age(entry.at),
+            format_time(entry.at),
             entry.by,
             _describe_entry(entry),
             "; ".join(filter(None, [entry.reason, *(f"set aside: {o}" for o in entry.overrides)])),
@@ -188,9 +188,9 @@ def pull_release(
 
     settings = read_settings()
     name, selector = parse_reference(reference)
-    to = whole_path(folder) if folder else None
+    to = absolute_path(folder) if folder else None
     job = PullJob(name, selector, to, target, settings.stores, installed_torch(), layout)
-    with shown_transfer() as progress:
+    with show_transfer() as progress:
         result = pull(job, progress)
     _print_choice(result.chosen)
     if as_json:
@@ -211,7 +211,7 @@ def pull_delivery(reference: str, folder: Path, *, as_json: bool) -> None:
     settings = read_settings()
     name, selector = parse_reference(reference)
     version = resolve_pointer(releases_of(settings), name, selector).version
-    result = restore(RestoreJob(settings.stores, name, version, whole_path(folder)))
+    result = restore(RestoreJob(settings.stores, name, version, absolute_path(folder)))
     if as_json:
         print_json({"model": name, "version": version, **to_plain(result)})
         return

@@ -23,8 +23,8 @@ from handoff.infra.cli.group import is_quiet
 from handoff.infra.commands.dry_run import ReleasedVersion, find_unchanged
 from handoff.infra.commands.registry import releases_of, require_alias
 from handoff.infra.engine.child import begin_servers
-from handoff.infra.engine.workspaces import keep_for_a_look, open_workspace, remove_workspace
-from handoff.infra.home import whole_path
+from handoff.infra.engine.workspaces import keep_workspace, open_workspace, remove_workspace
+from handoff.infra.home import absolute_path
 from handoff.infra.prefect.flow_calls import call_flow
 from handoff.infra.settings import Settings, compiler_name, read_settings, require_writable_home
 from handoff.infra.terminal.console import print_json
@@ -34,12 +34,12 @@ from handoff.infra.terminal.progress import shown_progress
 from handoff.infra.terminal.step_times import (
     StepTimes,
     keep_times,
-    noted_times,
+    label_times,
     read_times,
+    record_times,
     times_folder,
-    times_of,
 )
-from handoff.tasks.optimize.recipe_names import contract_in, require_known_names
+from handoff.tasks.optimize.recipe_names import require_known_names, try_read_contract
 from handoff.tasks.registry.assemble import require_trial_alias
 
 
@@ -57,7 +57,7 @@ def release_delivery(
     delivery = require_folder(delivery)
     recipe = read_recipe(recipe_file) if recipe_file else Recipe()
     _require_releasable(recipe, alias)
-    require_known_names(recipe, contract_in(delivery), recipe_file)
+    require_known_names(recipe, try_read_contract(delivery), recipe_file)
     if dry_run:
         from handoff.infra.commands.dry_run import print_dry_run
 
@@ -75,7 +75,7 @@ def _release(
         return 0
     workspace = open_build(settings, recipe, alias)
     try:
-        with noted_times() as times, shown_progress(_read_earlier_times(settings, delivery)):
+        with record_times() as times, shown_progress(_read_earlier_times(settings, delivery)):
             outcome = run_release(settings, workspace, delivery, recipe, alias, rebuild=rebuild)
     except NotShownYet as error:
         if as_json:
@@ -91,7 +91,7 @@ def _release(
         raise
     if not outcome["reused"]:
         manifest = read_manifest(workspace / "release")
-        keep_times(times_folder(settings), manifest.model, times_of(manifest, times))
+        keep_times(times_folder(settings), manifest.model, label_times(manifest, times))
     _print_outcome(settings, outcome, workspace, alias, as_json=as_json)
     return 0
 
@@ -228,7 +228,7 @@ def _print_refusal(error: HandoffError, workspace: Path, *, as_json: bool) -> No
         if report := _report_of(folder):
             _note(f"the report is {report}")
     if workspace.exists():
-        keep_for_a_look(workspace)
+        keep_workspace(workspace)
         _note(f"the build is kept in {workspace} (the newest four are)")
 
 
@@ -252,7 +252,7 @@ def require_folder(delivery: Path) -> Path:
     """Return the delivery's whole path; raise `DeliveryUnreadable` unless it is a folder."""
     if delivery.is_dir():
         if any((delivery / name).exists() for name in (MODULE_FILE, CONTRACT_FILE)):
-            return whole_path(delivery)
+            return absolute_path(delivery)
         got = f"a folder without {MODULE_FILE} and {CONTRACT_FILE}"
     else:
         got = "a file" if delivery.exists() else f"nothing of that name in {Path.cwd()}"

@@ -6,12 +6,12 @@ from handoff.artifacts.errors import RegistryFailed, UsageProblem
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.interval import size
 from handoff.artifacts.release.releases import Releases, open_releases
-from handoff.infra.home import named_store
+from handoff.infra.home import resolve_store
 from handoff.infra.settings import Settings, read_settings
-from handoff.infra.terminal.console import print_json, shown_transfer
+from handoff.infra.terminal.console import print_json, show_transfer
 from handoff.infra.terminal.output import echo
-from handoff.tasks.registry.upkeep.checking import Checked, Lacking, check_store
-from handoff.tasks.registry.upkeep.copying import Copied, copy_store
+from handoff.tasks.registry.upkeep.checking import CheckResult, StoreDefect, check_store
+from handoff.tasks.registry.upkeep.copying import CopyResult, copy_store
 
 _MOST_SHOWN = 20
 
@@ -19,17 +19,17 @@ _MOST_SHOWN = 20
 def copy(source: str, target: str, *, replaces: bool, pretend: bool, as_json: bool) -> None:
     """Copy what the ledgers of one store keep into another one, and print what that was."""
     settings = read_settings()
-    locations = [named_store(name, what) for name, what in ((source, "FROM"), (target, "TO"))]
+    locations = [resolve_store(name, what) for name, what in ((source, "FROM"), (target, "TO"))]
     if locations[0].rstrip("/") == locations[1].rstrip("/"):
         raise UsageProblem(
             "a store isn't copied into itself", expected="two places", got=locations[0],
             remedy="Name another place for TO",
         )  # fmt: skip
-    with shown_transfer() as progress:
+    with show_transfer() as progress:
         copied = copy_store(
             _open_releases(settings, locations[0], remembers=True),
             _open_releases(settings, locations[1]),
-            replaces=replaces, pretend=pretend, told=progress,
+            replaces=replaces, pretend=pretend, progress=progress,
         )  # fmt: skip
     if as_json:
         print_json(
@@ -39,7 +39,7 @@ def copy(source: str, target: str, *, replaces: bool, pretend: bool, as_json: bo
     _print_copy(copied, *locations, pretend=pretend)
 
 
-def _print_copy(copied: Copied, source: str, target: str, *, pretend: bool) -> None:
+def _print_copy(copied: CopyResult, source: str, target: str, *, pretend: bool) -> None:
     would = "would be copied" if pretend else "copied"
     echo(f"{copied.objects} objects {would} ({size(copied.bytes)}), {copied.there} are there")
     written = "would be written" if pretend else "written"
@@ -56,9 +56,9 @@ def _print_copy(copied: Copied, source: str, target: str, *, pretend: bool) -> N
 def verify(name: str, *, quick: bool, as_json: bool) -> int:
     """Verify a store, by default this machine's; return 0 where nothing lacks."""
     settings = read_settings()
-    location = named_store(name, "STORE") if name else settings.stores.objects
-    with shown_transfer() as progress:
-        checked = check_store(_open_releases(settings, location), quick=quick, told=progress)
+    location = resolve_store(name, "STORE") if name else settings.stores.objects
+    with show_transfer() as progress:
+        checked = check_store(_open_releases(settings, location), quick=quick, progress=progress)
     if as_json:
         print_json({"store": location, "quick": quick, **to_plain(checked)})
     else:
@@ -66,7 +66,7 @@ def verify(name: str, *, quick: bool, as_json: bool) -> int:
     return RegistryFailed.exit_code if checked.lacking else 0
 
 
-def _print_check(checked: Checked, location: str, *, quick: bool) -> None:
+def _print_check(checked: CheckResult, location: str, *, quick: bool) -> None:
     how = "as the store says of them" if quick else "read"
     echo(
         f"{location}: {checked.models} models, {checked.versions} versions, "
@@ -82,7 +82,7 @@ def _print_check(checked: Checked, location: str, *, quick: bool) -> None:
         echo("Nothing lacks")
 
 
-def _format_missing(missing: Lacking) -> str:
+def _format_missing(missing: StoreDefect) -> str:
     who = ", ".join(missing.versions[:5]) + (", ..." if len(missing.versions) > 5 else "")
     return f"{who}: {missing.object} {missing.what}" if missing.object else f"{who}: {missing.what}"
 

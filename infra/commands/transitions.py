@@ -21,13 +21,13 @@ from handoff.infra.settings import (
 )
 from handoff.infra.terminal.console import print_json
 from handoff.infra.terminal.output import echo
-from handoff.tasks.registry.appending import Appended
+from handoff.tasks.registry.appending import AppendResult
 from handoff.tasks.registry.changes import Author, Request, RetireRequest, RollBackRequest
 from handoff.tasks.registry.messages import CatalogueJob, CollectJob
 from handoff.tasks.registry.transitions import (
     Promotion,
     change_ledger,
-    opened_registrar,
+    open_registrar,
 )
 from handoff.tasks.registry.transitions import promote as promote_version
 
@@ -83,7 +83,7 @@ def sync(reference: str, *, as_json: bool) -> None:
         models: tuple[str, ...] = (parse_reference(reference)[0],)
     else:
         models = releases_of(read_settings()).models()
-    with opened_registrar(host) as (registrar, _):
+    with open_registrar(host) as (registrar, _):
         results = {
             model: registrar.run(CatalogueJob(host.stores, model, repairs=True))
             for model in models
@@ -111,7 +111,7 @@ def sync(reference: str, *, as_json: bool) -> None:
 def collect_garbage(grace_h: float, *, pretend: bool, as_json: bool) -> None:
     """Remove what no version needs from the store."""
     host = read_host_settings(read_settings())
-    with opened_registrar(host) as (registrar, _):
+    with open_registrar(host) as (registrar, _):
         job = CollectJob(host.stores, grace_h, pretend)
         collected = registrar.run(job)
     if as_json:
@@ -133,7 +133,7 @@ def _format_new_alias(entry: LedgerEntry) -> str:
     return f" (a new alias; existing: {others})" if others else " (a new alias)"
 
 
-def _change(request: Request, reason: str) -> Appended:
+def _change(request: Request, reason: str) -> AppendResult:
     return change_ledger(_writable_host(), request, _author(reason))
 
 
@@ -147,7 +147,7 @@ def _author(reason: str) -> Author:
     return Author(author_name(), reason.strip())
 
 
-def _print_change(name: str, appended: Appended, what: str, *, as_json: bool) -> None:
+def _print_change(name: str, appended: AppendResult, what: str, *, as_json: bool) -> None:
     entry: LedgerEntry | None = appended.entry
     if as_json:
         print_json({"model": name, "version": appended.version, "entry": to_plain(entry)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.isolated import FOR_CHILDREN, isolated
+from handoff.artifacts.isolated import ISOLATION_VARIABLES, isolated
 from handoff.infra.engine.environments import replace_process
 from handoff.infra.engine.import_paths import empty_folder
 from handoff.infra.extras import require_extra
@@ -39,7 +39,7 @@ def open_ui(host: str, port: int) -> None:
     os.chdir(empty_folder(settings.home))
     replace_process(
         _command(settings, host, port),
-        {**FOR_CHILDREN, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+        {**ISOLATION_VARIABLES, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
     )
 
 

@@ -112,7 +112,7 @@ def is_out_of_space(folder: Path) -> bool:
     return any(usage.total and usage.free < _MIN_FREE_BYTES for usage in usages)
 
 
-def is_for_want_of_room(output: str, folder: Path) -> bool:
+def failed_on_full_disk(output: str, folder: Path) -> bool:
     """Return whether a process that printed this failed because a disk is full.
 
     Its words may say so or, as they may have found no room either, the disk of `folder`.
@@ -120,7 +120,7 @@ def is_for_want_of_room(output: str, folder: Path) -> bool:
     return mentions_full_disk(output) or is_out_of_space(folder)
 
 
-def disk_full(who: str, folder: Path) -> EnvironmentLacking:
+def disk_full_error(who: str, folder: Path) -> EnvironmentLacking:
     """Return the error where `who` found no room on the disk of `folder`, or on another."""
     return EnvironmentLacking(
         f"{who} found no room on a disk",
@@ -144,7 +144,7 @@ def _temporary_folder() -> Path:
         return Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - looked at alone
 
 
-def out_of_memory(step: str, error: BaseException) -> BudgetSpent:
+def out_of_memory_error(step: str, error: BaseException) -> BudgetSpent:
     """Return the error of a step that asked for more than its budget of memory."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return BudgetSpent(
@@ -155,7 +155,7 @@ def out_of_memory(step: str, error: BaseException) -> BudgetSpent:
     )  # fmt: skip
 
 
-def killed_by_others(step: str, log: Path) -> StepKilled:
+def step_killed_error(step: str, log: Path) -> StepKilled:
     """Return the error of a step that was killed, and not by us."""
     return StepKilled(
         f"the step {step} was killed",
@@ -184,7 +184,7 @@ def too_many_processes_error(step: str, limit: int) -> BudgetSpent:
     )  # fmt: skip
 
 
-def out_of_time(step: str, limit_s: float) -> BudgetSpent:
+def timeout_error(step: str, limit_s: float) -> BudgetSpent:
     """Return the error of a step that took longer than its budget of time."""
     return BudgetSpent(
         f"the step {step} was ended, since it took longer than it may",

@@ -26,11 +26,11 @@ from handoff.artifacts.isolated import isolated
 from handoff.artifacts.record import Job, absolute, from_plain, to_plain
 from handoff.infra.engine import import_paths
 from handoff.infra.engine.budget import (
-    disk_full,
-    is_for_want_of_room,
-    killed_by_others,
-    out_of_time,
+    disk_full_error,
+    failed_on_full_disk,
+    step_killed_error,
     time_factor,
+    timeout_error,
     too_many_processes_error,
 )
 from handoff.infra.engine.forking import FORK_SERVERS, ForkRequest, ProcessHandle, ProgramProcess
@@ -73,7 +73,7 @@ class ProcessPlan:
 
 
 @dataclass(frozen=True)
-class Timed(Generic[R]):
+class TimedResult(Generic[R]):
     """What a step returned, and how many seconds it took in its process."""
 
     result: R
@@ -107,7 +107,7 @@ class StepProcess:
         if after:
             self._queue.submit(wait, after)
 
-    def submit(self, job: Job[R], *, limit_s: float | None = None) -> Future[Timed[R]]:
+    def submit(self, job: Job[R], *, limit_s: float | None = None) -> Future[TimedResult[R]]:
         """Queue `job` behind those before it and return its future.
 
         The step is ended after `limit_s` seconds, or after those of its row.
@@ -143,7 +143,7 @@ class StepProcess:
         plan = self.plan
         modules = (*plan.preload, *(f"extension:{name}" for name in plan.extensions))
         has_user_code = bool(plan.extensions) or plan.sees == "whole"
-        search_path = import_paths.places_to_tell() if has_user_code else ()
+        search_path = import_paths.search_path_for_children() if has_user_code else ()
         launcher, look_options = (
             self._launcher_arguments(search_path),
             _repeat_option("--look", search_path),
@@ -195,7 +195,7 @@ class StepProcess:
             arguments.append(f"--{plan.sees}")
         return [*arguments, *_repeat_option("--set", [f"{k}={v}" for k, v in environment.items()])]
 
-    def _run(self, job: Job[R], limit_s: float) -> Timed[R]:
+    def _run(self, job: Job[R], limit_s: float) -> TimedResult[R]:
         with self._lifecycle:
             # Not after `close`, which has ended what there was and waits for this.
             if self._process.poll() is not None and not self._closed:
@@ -222,7 +222,7 @@ class StepProcess:
             raise self._end_failed_job(job, log_start)
         if "error" in record:
             raise error_from_record(record["error"])
-        return Timed(from_plain(step_of(job).result, record["result"]), record["seconds"])
+        return TimedResult(from_plain(step_of(job).result, record["result"]), record["seconds"])
 
     def _end_failed_job(self, job: Job[Any], log_start: int) -> HandoffError:
         """End the process; return the error of its job, which has no result."""
@@ -234,9 +234,9 @@ class StepProcess:
         if was_too_large:
             return too_many_processes_error(step_of(job).name, MAX_THREADS)
         if self._out_of_time_s is not None:
-            return out_of_time(step_of(job).name, self._out_of_time_s)
+            return timeout_error(step_of(job).name, self._out_of_time_s)
         if was_killed and not self._closed:
-            return killed_by_others(step_of(job).name, self.log)
+            return step_killed_error(step_of(job).name, self.log)
         return self._crash_error(job, log_start)
 
     def _write_job(self, job: Job[Any]) -> str:
@@ -314,8 +314,8 @@ class StepProcess:
         with self.log.open("rb") as stream:
             stream.seek(log_start)
             output = stream.read().decode(errors="replace").strip()
-        if is_for_want_of_room(output, self.log.parent):
-            return disk_full(f"the step {step_of(job).name}", self.log.parent)
+        if failed_on_full_disk(output, self.log.parent):
+            return disk_full_error(f"the step {step_of(job).name}", self.log.parent)
         ending = f"signal {_signal_name(-code)}" if code < 0 else f"exit status {code}"
         lines = output[-_LOG_TAIL_CHARACTERS:] or "nothing printed"
         return StepCrashed(

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from handoff.artifacts.isolated import imported_from, isolated, own_root
+from handoff.artifacts.isolated import import_folders, isolated, own_root
 from handoff.infra.engine.landlock import LINK, LIST, READ, RUN, USE, WRITE, confine
 from handoff.infra.engine.seccomp import filter_calls
 from handoff.infra.settings import has_gpu
@@ -76,7 +76,7 @@ def confine_to(access: FileAccess, *, gpu: bool = False) -> None:
     """Confine what this process execs to the system and its access, with a `gpu` if it drives one.
 
     Folders to write to are made. What the kernel or the container doesn't permit is left out, which
-    `still_possible` reports. The process must have set `no_new_privs`.
+    `find_confinement_gaps` reports. The process must have set `no_new_privs`.
     """
     for folder in (*access.writes, *access.links):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -111,7 +111,7 @@ os.write(1, json.dumps({
 """
 
 
-def still_possible() -> tuple[str, ...]:
+def find_confinement_gaps() -> tuple[str, ...]:
     """Return what a confined process can do here all the same, as one has just tried."""
     with tempfile.TemporaryDirectory(prefix="handoff-confined-") as folder:
         secret, outside = Path(folder, "secret"), Path(folder, "beside")
@@ -135,7 +135,7 @@ def _system_rules() -> list[tuple[Path, int]]:
 def _python_rules() -> list[tuple[Path, int]]:
     """Return where this Python and what it imports lie: of our own folder, our packages alone."""
     root = Path(own_root())
-    folders = {Path(sys.prefix), Path(sys.base_prefix), *imported_from()}
+    folders = {Path(sys.prefix), Path(sys.base_prefix), *import_folders()}
     folders |= {Path(folder) for folder in sys.path if folder and Path(folder) != root}
     # Where the interpreter is a link, the folder that it leads to holds its library.
     folders.add(Path(os.path.realpath(sys.executable)).parent.parent)

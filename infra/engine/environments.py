@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from handoff.artifacts.isolated import for_children
+from handoff.artifacts.isolated import isolated_environment
 from handoff.infra.engine.import_paths import leave_working_folder
 from handoff.infra.settings import Settings, absolute_tracking_uri, signing_key_scheme
 
 # What a service of the served stack keeps of the supervisor's environment.
-Keeps = Literal["little", "stores", "prefect", "all", "token"]
+KeptVariables = Literal["little", "stores", "prefect", "all", "token"]
 # In the environment of all that `handoff up` starts: the home folder, and the service's name.
 STACK_MARK, SERVICE_MARK = "HANDOFF_STACK", "HANDOFF_SERVICE"
 QUIET = {
@@ -96,7 +96,7 @@ def child_environment(
     names = _CHILD_NAMES | (_NETWORK_NAMES if _NETWORK_PREFIXES[0] in prefixes else frozenset())
     if sources:
         names |= _SOURCE_NAMES
-    return for_children({
+    return isolated_environment({
         name: value
         for name, value in os.environ.items()
         if name in names or name.startswith(prefixes)
@@ -167,7 +167,7 @@ def absolute_python_path() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(str(Path(folder).absolute()) for folder in folders)}
 
 
-def service_environment(keeps: Keeps) -> dict[str, str]:
+def service_environment(keeps: KeptVariables) -> dict[str, str]:
     """Return what a service of the served stack keeps of the supervisor's environment.
 
     `token` is all with the token for commit statuses, which others don't see.

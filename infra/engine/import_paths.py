@@ -74,14 +74,14 @@ _user_folder: list[str] = []
 _user_search_path: list[str] = []
 
 
-def places_to_tell() -> tuple[str, ...]:
+def search_path_for_children() -> tuple[str, ...]:
     """Return where a process that this one starts is to look for the user's own code."""
     folders = list(_user_folder)
     if not folders:
         with suppress(FileNotFoundError):  # it was removed
             folders.append(os.getcwd())  # noqa: PTH109
-    imported_from = (os.path.abspath(folder) for folder in sys.path if folder)  # noqa: PTH100
-    return tuple(dict.fromkeys([*folders, *imported_from]))
+    import_folders = (os.path.abspath(folder) for folder in sys.path if folder)  # noqa: PTH100
+    return tuple(dict.fromkeys([*folders, *import_folders]))
 
 
 def set_user_search_path(folders: Sequence[str]) -> None:
@@ -89,7 +89,7 @@ def set_user_search_path(folders: Sequence[str]) -> None:
     _user_search_path[:] = folders
 
 
-def places_for(extensions: Sequence[str]) -> tuple[str, ...]:
+def extension_search_path(extensions: Sequence[str]) -> tuple[str, ...]:
     """Return the folders of the user's code, where there are extensions that may lie there."""
     return tuple(_user_search_path) if extensions else ()
 
@@ -100,19 +100,19 @@ def find_extension(name: str) -> ModuleSpec | None:
 
 
 def find_module(name: str, search_path: Sequence[str]) -> ModuleSpec | None:
-    """Return where an import finds the top-level module `name` while these are `searched`."""
-    spec = None if name in hidden_names() else PathFinder.find_spec(name, search_path)
+    """Return where an import finds the top-level module `name` while these are `importing_from`."""
+    spec = None if name in reserved_names() else PathFinder.find_spec(name, search_path)
     return spec or PathFinder.find_spec(name)
 
 
-def user_places() -> tuple[str, ...]:
+def user_search_path() -> tuple[str, ...]:
     """Return the folders in which this process looks for the user's own code."""
     return tuple(_user_search_path)
 
 
 def _find_user_module(name: str, search_path: Sequence[str]) -> ModuleSpec | None:
     spec = PathFinder.find_spec(name)
-    if spec is None and name not in hidden_names():
+    if spec is None and name not in reserved_names():
         spec = PathFinder.find_spec(name, search_path)
     return spec
 
@@ -130,13 +130,13 @@ def extension_files(extensions: Sequence[str], search_path: Sequence[str]) -> tu
     return tuple(files)
 
 
-def let_be_imported(name: str) -> None:
+def allow_import(name: str) -> None:
     """Let the top-level module `name`, and no other, be imported from the user's folders."""
     sys.meta_path.append(_UserCodeFinder({name}))
 
 
 @cache
-def hidden_names() -> frozenset[str]:
+def reserved_names() -> frozenset[str]:
     """Return the top-level names that are Handoff's, Python's or those of Handoff's libraries."""
     return frozenset({_OWN_PACKAGE}) | sys.stdlib_module_names | _library_modules()
 
@@ -183,14 +183,14 @@ class _UserCodeFinder:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return where a top-level module is, None for what others are to find."""
-        if path is not None or (name in hidden_names() if self._names is None
+        if path is not None or (name in reserved_names() if self._names is None
                                 else name not in self._names):  # fmt: skip
             return None
         return PathFinder.find_spec(name, [*self._first, *_user_search_path], target)
 
 
 @contextmanager
-def searched(folder: Path) -> Iterator[None]:
+def importing_from(folder: Path) -> Iterator[None]:
     """Import from `folder` and the user's folders while the body runs, what isn't hidden first."""
     finder = _UserCodeFinder(None, (str(folder),))
     before = list(sys.path)

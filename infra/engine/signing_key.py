@@ -14,7 +14,7 @@ from handoff.tasks.registry.messages import KeyJob, KeyResult
 from handoff.tasks.registry.transitions import SIGNER
 
 
-def is_made_later(key: SigningKey) -> bool:
+def will_be_created(key: SigningKey) -> bool:
     """Return whether there is no such key yet, and the first release would make it."""
     return key.make_missing and not Path(key.uri).exists() and not key.public.exists()
 

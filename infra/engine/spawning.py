@@ -63,7 +63,7 @@ def fork_starter(confine: Callable[[], None]) -> int:
 
 
 @contextmanager
-def started(command: Sequence[str], errors: IO[bytes]) -> Iterator[Running]:
+def running_program(command: Sequence[str], errors: IO[bytes]) -> Iterator[RunningProgram]:
     """Run the command until the body ends: it has no input, and its errors go to a file.
 
     It is a child of this process, or, where the launcher has left a starter, that one's. It is
@@ -71,12 +71,12 @@ def started(command: Sequence[str], errors: IO[bytes]) -> Iterator[Running]:
     """
     starter = os.environ.get(STARTER)
     start = _start_by_starter if starter else _start_child
-    with until_left(start(command, errors)) as running:
+    with killed_on_exit(start(command, errors)) as running:
         yield running
 
 
 @contextmanager
-def until_left(running: Running) -> Iterator[Running]:
+def killed_on_exit(running: RunningProgram) -> Iterator[RunningProgram]:
     """Give what runs, and kill it where it goes on at the end of the body."""
     try:
         yield running
@@ -86,7 +86,7 @@ def until_left(running: Running) -> Iterator[Running]:
         running.output.close()
 
 
-def ask(server: socket.socket, request: bytes, *descriptors: int) -> Running:
+def request_program(server: socket.socket, request: bytes, *descriptors: int) -> RunningProgram:
     """Ask the process behind a socket to run something in a process of its own.
 
     The socket keeps messages apart. With the request go descriptors: where the output goes, a
@@ -109,7 +109,7 @@ def ask(server: socket.socket, request: bytes, *descriptors: int) -> Running:
     return running
 
 
-class Running(ABC):
+class RunningProgram(ABC):
     """A program that runs: what it prints, and its end."""
 
     def __init__(self, output: IO[bytes]) -> None:
@@ -124,7 +124,7 @@ class Running(ABC):
         """End the program, if it goes on."""
 
 
-class _ChildProgram(Running):
+class _ChildProgram(RunningProgram):
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
         super().__init__(process.stdout)
@@ -140,7 +140,7 @@ class _ChildProgram(Running):
         self._process.kill()
 
 
-class _RemoteProgram(Running):
+class _RemoteProgram(RunningProgram):
     def __init__(self, output: IO[bytes], end: socket.socket) -> None:
         super().__init__(output)
         self._end = end
@@ -169,18 +169,18 @@ class _RemoteProgram(Running):
                 self._end.send(_KILL)
 
 
-def _start_child(command: Sequence[str], errors: IO[bytes]) -> Running:
+def _start_child(command: Sequence[str], errors: IO[bytes]) -> RunningProgram:
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
     )
     return _ChildProgram(process)
 
 
-def _start_by_starter(command: Sequence[str], errors: IO[bytes]) -> Running:
+def _start_by_starter(command: Sequence[str], errors: IO[bytes]) -> RunningProgram:
     environment = {name: value for name, value in os.environ.items() if name != STARTER}
     request = json.dumps([list(command), str(Path.cwd()), environment]).encode()
     with socket.socket(fileno=os.dup(int(os.environ[STARTER]))) as starter:
-        return ask(starter, request, errors.fileno())
+        return request_program(starter, request, errors.fileno())
 
 
 def _serve_requests(requests: socket.socket, parent: int, confine: Callable[[], None]) -> None:

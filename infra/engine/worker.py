@@ -36,12 +36,12 @@ from handoff.artifacts.record import from_plain, to_plain
 from handoff.infra.engine import import_paths, progress
 from handoff.infra.engine.budget import (
     compiler_killed_error,
-    disk_full,
+    disk_full_error,
     is_compiler_killed,
     is_disk_full,
     is_out_of_memory,
     is_out_of_space,
-    out_of_memory,
+    out_of_memory_error,
 )
 from handoff.infra.engine.forking import FORK_SERVERS
 from handoff.infra.extras import missing_extra_error
@@ -95,13 +95,13 @@ def _as_refusal(name: str, error: Exception) -> HandoffError:
     """Return what the step `name` raised as a refusal."""
     is_known = isinstance(error, HandoffError)
     if is_disk_full(error) or (not is_known and is_out_of_space(Path.cwd())):
-        return disk_full(f"the step {name}", Path.cwd())
+        return disk_full_error(f"the step {name}", Path.cwd())
     if is_compiler_killed(error):
         return compiler_killed_error(name)
     if isinstance(error, HandoffError):
         return error
     if is_out_of_memory(error):
-        return out_of_memory(name, error)
+        return out_of_memory_error(name, error)
     if isinstance(error, ModuleNotFoundError) and (missing := missing_extra_error(error)):
         return missing
     return _file_error(name, error) if isinstance(error, OSError) else _crash_error(name, error)

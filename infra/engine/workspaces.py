@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from handoff.artifacts.files.locks import held, is_held, lock, open_folder
+from handoff.artifacts.files.locks import is_folder_locked, lock, lock_folder, open_folder
 from handoff.artifacts.files.writing import UNFINISHED
 
 # Builds that ended in a refusal are kept for a look; the oldest make room for new ones.
@@ -34,7 +34,7 @@ def open_workspace(builds: Path) -> Path:
     Builds that were killed are removed, and of those that were refused all but the newest.
     """
     builds.mkdir(parents=True, exist_ok=True)
-    with held(builds):
+    with lock_folder(builds):
         _sweep(builds, kept=_KEPT_BUILDS - 1)
         name = f"{time.strftime(_STAMP, time.gmtime())}-{os.getpid()}"
         # A process may open several within a second: one that is refused at once shows that.
@@ -62,11 +62,11 @@ def remove_workspace(workspace: Path) -> None:
     A killed one's compiler may write for seconds more, beyond the beginning of the next build.
     """
     shutil.rmtree(workspace, ignore_errors=True)
-    with held(workspace.parent):
+    with lock_folder(workspace.parent):
         _sweep(workspace.parent, kept=_KEPT_BUILDS)
 
 
-def keep_for_a_look(workspace: Path) -> None:
+def keep_workspace(workspace: Path) -> None:
     """Let the builds that come next leave this one where it is, for a while."""
     (workspace / _REFUSED).touch()
 
@@ -74,7 +74,7 @@ def keep_for_a_look(workspace: Path) -> None:
 def _sweep(builds: Path, kept: int) -> None:
     """Remove what killed builds have left, and of those that were refused all but the newest."""
     workspaces = sorted(path for path in builds.iterdir() if path.name[:2].isdigit())
-    ended = [path for path in workspaces if not is_held(path)]
+    ended = [path for path in workspaces if not is_folder_locked(path)]
     refused = [path for path in ended if (path / _REFUSED).exists()]
     for path in {*ended} - {*refused[-kept:]}:
         shutil.rmtree(path, ignore_errors=True)

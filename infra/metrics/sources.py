@@ -17,7 +17,7 @@ from handoff.infra.commands.registry import releases_of
 from handoff.infra.metrics import families
 from handoff.infra.metrics.families import Sample
 from handoff.infra.prefect.pools import online_workers
-from handoff.infra.prefect.prefect_api import told_in_sentences
+from handoff.infra.prefect.prefect_api import explain_prefect_errors
 from handoff.infra.settings import Settings
 from handoff.infra.terminal.step_times import read_times, times_folder
 from handoff.infra.triggers.spool import Spool
@@ -42,8 +42,9 @@ def prefect_samples(client: SyncPrefectClient) -> Iterator[Sample]:
     """
     from prefect.client.schemas.objects import StateType
 
-    with told_in_sentences("to be asked for its runs", "a question that it knows", "It is asked "
-                           "again"):  # fmt: skip
+    with explain_prefect_errors(
+        "to be asked for its runs", "a question that it knows", "It is asked again"
+    ):
         for flow in _FLOWS:
             for state in StateType:
                 count = _count(client, flow=flow, states=(state,))

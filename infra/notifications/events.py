@@ -32,7 +32,7 @@ from handoff.infra.notifications.forge import CommitStatus, State, shorten
 from handoff.infra.notifications.outbox import Memory, Message, PendingStatus, enqueue
 from handoff.infra.prefect.absences import read_absences
 from handoff.infra.prefect.pools import online_workers
-from handoff.infra.prefect.prefect_api import told_in_sentences
+from handoff.infra.prefect.prefect_api import explain_prefect_errors
 from handoff.infra.triggers.spool import RejectedArrival
 
 if TYPE_CHECKING:
@@ -186,8 +186,9 @@ class EventReader:
         The first one begins with what happens from now on. Raises `EnvironmentLacking` where the
         server can't be asked.
         """
-        with told_in_sentences("to be asked what happened", "a question that it knows", "It is "
-                               "asked again"):  # fmt: skip
+        with explain_prefect_errors(
+            "to be asked what happened", "a question that it knows", "It is asked again"
+        ):
             since = max(memory.since, memory.looked - _OVERLAP_S) or now
             releases, nights = self._deployment(RELEASE), self._deployment(RECOMPILE)
             deployments = [each for each in (releases, nights) if each is not None]

@@ -28,7 +28,7 @@ from handoff.infra.notifications.outbox import (
     read_memory,
     write_memory,
 )
-from handoff.infra.prefect.prefect_api import told_in_sentences
+from handoff.infra.prefect.prefect_api import explain_prefect_errors
 from handoff.infra.settings import (
     NotificationSettings,
     Settings,
@@ -75,7 +75,7 @@ def _load_block(name: str) -> NotificationBlock:
     from prefect.blocks.abstract import NotificationBlock
     from prefect.blocks.core import Block
 
-    with told_in_sentences("the block", "one of its own", "Then it is tried again"):
+    with explain_prefect_errors("the block", "one of its own", "Then it is tried again"):
         try:
             block = Block.load(name, _sync=True)  # type: ignore[call-arg]
         except ValueError:
@@ -145,7 +145,7 @@ def _require_settings() -> tuple[Settings, NotificationSettings]:
             expected="PREFECT_API_URL", got="nothing",
             remedy="Start one with 'handoff up', or name yours",
         )  # fmt: skip
-    if not notifications.is_wanted:
+    if not notifications.is_enabled:
         raise UsageProblem(
             "nobody is set to be notified",
             expected="HANDOFF_NOTIFY, for messages, or HANDOFF_FORGE, for "

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError
-from handoff.artifacts.files.writing import write_whole
+from handoff.artifacts.files.writing import write_atomically
 from handoff.artifacts.printable import one_line
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
-from handoff.artifacts.waiting import Pauses
+from handoff.artifacts.waiting import Backoff
 from handoff.infra.notifications.forge import CommitStatus, TemporarilyUnavailable, shorten
 
 LOGGER = logging.getLogger("handoff.tell")
@@ -86,7 +86,7 @@ def write_memory(file: Path, memory: Memory) -> None:
     """Keep it in the place of what was kept; raise `EnvironmentLacking` where that fails."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(file, json.dumps(to_plain(memory)))
+        write_atomically(file, json.dumps(to_plain(memory)))
     except OSError as error:
         raise EnvironmentLacking(
             "messages that wait to be sent can't be kept", expected=f"room in {file.parent}",
@@ -217,7 +217,7 @@ class _Backoff:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._pauses = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._until = 0.0
         self._logged = ""
 
@@ -233,4 +233,4 @@ class _Backoff:
     def succeed(self) -> None:
         if self._logged:
             LOGGER.warning("%s goes through again", self._what)
-        self._pauses, self._until, self._logged = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), 0.0, ""
+        self._pauses, self._until, self._logged = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), 0.0, ""

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.printable import one_line
-from handoff.infra.prefect.prefect_api import asked_client, write_variable
+from handoff.infra.prefect.prefect_api import connected_client, write_variable
 from handoff.infra.settings import Settings, prefect_login
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Absence:
         )
 
 
-def tell_absence(settings: Settings, absence: Absence) -> None:
+def report_absence(settings: Settings, absence: Absence) -> None:
     """Keep the absence on the server, and take the worker out of its pool.
 
     That a server can't be asked is not reported: the worker's own log says the same.
@@ -78,7 +78,7 @@ def tell_absence(settings: Settings, absence: Absence) -> None:
         )
 
 
-def end_absence(settings: Settings, pool: str, worker: str) -> None:
+def clear_absence(settings: Settings, pool: str, worker: str) -> None:
     """Forget that a worker left: it is back."""
     from prefect.exceptions import ObjectNotFound
 
@@ -100,9 +100,9 @@ def read_absences(client: SyncPrefectClient) -> list[Absence]:
     return sorted(recent, key=lambda absence: absence.since)
 
 
-def absences_at(api: str, login: str) -> list[Absence]:
+def fetch_absences(api: str, login: str) -> list[Absence]:
     """Return the same from the server at an address; raise `EnvironmentLacking` without one."""
-    with asked_client(
+    with connected_client(
         api, login, "to be asked which workers left", "that question", "Then ask again"
     ) as client:
         return read_absences(client)
@@ -125,7 +125,7 @@ def _open_server_client(settings: Settings) -> Iterator[SyncPrefectClient]:
     with (
         # The last: what answers there isn't what a Prefect server answers.
         suppress(HandoffError, ValueError),
-        asked_client(
+        connected_client(
             settings.prefect_api, prefect_login(),
             "to keep why a worker left", "a variable", "The worker's log has it",
         ) as client,

@@ -18,8 +18,8 @@ from typing import BinaryIO, TypeVar
 
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, first_line
 from handoff.artifacts.isolated import isolated
-from handoff.artifacts.waiting import looks
-from handoff.infra.engine.budget import disk_full, is_disk_full, is_out_of_space
+from handoff.artifacts.waiting import poll_for
+from handoff.infra.engine.budget import disk_full_error, is_disk_full, is_out_of_space
 from handoff.infra.engine.environments import (
     child_environment,
     prefect_variables,
@@ -28,7 +28,7 @@ from handoff.infra.engine.environments import (
 from handoff.infra.engine.import_paths import empty_folder
 from handoff.infra.prefect.orphans import end_orphans_later, mark_variables
 from handoff.infra.prefect.tracing import trace_runs
-from handoff.infra.servers import get_status, last_words
+from handoff.infra.servers import get_status, last_error_line
 from handoff.infra.settings import Settings, read_host_settings
 from handoff.infra.terminal.interruption import interruptible
 
@@ -85,7 +85,7 @@ class EmbeddedServer:
 
     def wait(self) -> None:
         """Wait until it answers; raise `EnvironmentLacking` where it ends, or never does."""
-        for _ in looks(_START_LIMIT_S, _PAUSE_S):
+        for _ in poll_for(_START_LIMIT_S, _PAUSE_S):
             if get_status(f"{self.api}/health") == 200:
                 return
             if self._process.poll() is not None:
@@ -103,7 +103,7 @@ class EmbeddedServer:
 
     def _start_error(self) -> EnvironmentLacking:
         # The file has no name.
-        last_line = last_words(Path(f"/proc/self/fd/{self._output.fileno()}"))
+        last_line = last_error_line(Path(f"/proc/self/fd/{self._output.fileno()}"))
         status = self._process.poll()
         got = "no answer" if status is None else f"it ended with {status}"
         return EnvironmentLacking(
@@ -154,7 +154,7 @@ def call_flow(settings: Settings, workspace: Path | None, load: Callable[[], Cal
     except Exception as error:
         # An embedded server that can't write answers that it is broken.
         if is_disk_full(error) or (settings.is_embedded and is_out_of_space(settings.home)):
-            raise disk_full("the flow", settings.home) from error
+            raise disk_full_error("the flow", settings.home) from error
         # What is left is Prefect's own: a server that can't be reached, or doesn't let us in.
         raise EnvironmentLacking(
             "Prefect could not run the flow",

@@ -45,10 +45,10 @@ def mark_variables() -> dict[str, str]:
 
 def end_marked(mark: str) -> None:
     """End the processes with that mark: first with a request, after seconds without."""
-    end_found(lambda: marked(_MARK, mark))
+    end_processes(lambda: find_marked(_MARK, mark))
 
 
-def end_found(find: Callable[[], Iterable[int]]) -> None:
+def end_processes(find: Callable[[], Iterable[int]]) -> None:
     """End the processes that `find` finds, until it finds none: first with a request."""
     began = time.monotonic()
     # What the kernel holds fast for longer is ended by nobody.
@@ -62,7 +62,7 @@ def end_found(find: Callable[[], Iterable[int]]) -> None:
         time.sleep(0.2)
 
 
-def marked(variable: str, mark: str) -> dict[int, dict[str, str]]:
+def find_marked(variable: str, mark: str) -> dict[int, dict[str, str]]:
     """Return the environments of the other processes in which that variable is that mark."""
     environments = {}
     for folder in Path("/proc").iterdir():

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.files.locks import try_lock
 from handoff.artifacts.printable import one_line
-from handoff.artifacts.waiting import looks
+from handoff.artifacts.waiting import poll_for
 from handoff.infra.prefect.deployments import POD_TYPE, POOLS
-from handoff.infra.prefect.prefect_api import asked_client, open_client
+from handoff.infra.prefect.prefect_api import connected_client, open_client
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -39,7 +39,7 @@ _PAUSE_S = 0.5
 _held_locks: list[int] = []
 
 
-def share_out(cores: Iterable[int], shares: int) -> list[tuple[int, ...]]:
+def split_cores(cores: Iterable[int], shares: int) -> list[tuple[int, ...]]:
     """Return so many shares of the cores; those beside each other, which share caches, together."""
     ordered = sorted(cores)
     share, remainder = divmod(len(ordered), shares)
@@ -51,7 +51,7 @@ def share_out(cores: Iterable[int], shares: int) -> list[tuple[int, ...]]:
     return sets
 
 
-def as_variable(pool: str, sets: Sequence[Sequence[int]]) -> dict[str, str]:
+def core_sets_variable(pool: str, sets: Sequence[Sequence[int]]) -> dict[str, str]:
     """Return the variable that gives a pool's flow runs the sets."""
     return {CORE_SETS_VARIABLE: " ".join([pool, *(",".join(map(str, cores)) for cores in sets)])}
 
@@ -65,7 +65,7 @@ def take_cores(environment: Mapping[str, str], folder: Path) -> tuple[int, ...]:
     pool, *sets = environment.get(CORE_SETS_VARIABLE, "").split() or [""]
     if not sets:
         return ()
-    for _ in looks(_PATIENCE_S, _PAUSE_S):
+    for _ in poll_for(_PATIENCE_S, _PAUSE_S):
         for text in sets:
             if _take_lock(folder / f"cores-{pool}-{text.replace(',', '_')}.lock"):
                 cores = tuple(map(int, text.split(",")))
@@ -136,7 +136,7 @@ def _require_pods(name: str, kind: str) -> None:
         )  # fmt: skip
 
 
-def require_processes(client: SyncPrefectClient, name: str) -> None:
+def require_process_pool(client: SyncPrefectClient, name: str) -> None:
     """Raise `UsageProblem` for a pool whose runs get a pod each: no worker of ours is for it."""
     from prefect.exceptions import ObjectNotFound
 
@@ -209,10 +209,10 @@ def paused_pool(api: str, login: str, name: str) -> Iterator[None]:
     remedy = "'handoff down --now' asks no server"
 
     def pause(is_paused: bool) -> None:
-        with asked_client(api, login, "to pause a pool", "a pool", remedy) as client:
+        with connected_client(api, login, "to pause a pool", "a pool", remedy) as client:
             client.update_work_pool(name, WorkPoolUpdate(is_paused=is_paused))
 
-    with asked_client(api, login, "a pool", "a pool", remedy) as client:
+    with connected_client(api, login, "a pool", "a pool", remedy) as client:
         was_paused = client.read_work_pool(name).is_paused
     pause(True)
     try:

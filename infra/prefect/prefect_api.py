@@ -22,7 +22,7 @@ class ServerBusy(EnvironmentLacking):
 
 
 @contextmanager
-def told_in_sentences(what: str, expected: str, remedy: str) -> Iterator[None]:
+def explain_prefect_errors(what: str, expected: str, remedy: str) -> Iterator[None]:
     """Turn what Prefect's client raises into sentences.
 
     `what` is asked of the server; where it refuses that, `expected` is what it takes. `remedy` is
@@ -60,14 +60,14 @@ def open_client(api: str, login: str) -> SyncPrefectClient:
 
 
 @contextmanager
-def asked_client(
+def connected_client(
     api: str, login: str, what: str, expected: str, remedy: str
 ) -> Iterator[SyncPrefectClient]:
-    """Give a client of the server at an address, whose errors `told_in_sentences` puts into words.
+    """Give a client of the server at an address.
 
-    Those of the body are, too.
+    `explain_prefect_errors` puts its errors into words, and those of the body.
     """
-    with told_in_sentences(what, expected, remedy), open_client(api, login) as client:
+    with explain_prefect_errors(what, expected, remedy), open_client(api, login) as client:
         yield client
 
 

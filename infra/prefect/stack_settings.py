@@ -12,7 +12,7 @@ from typing import Any
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError
 from handoff.artifacts.printable import one_line
 from handoff.artifacts.release.signing import public_key_of
-from handoff.infra.prefect.prefect_api import asked_client, write_variable
+from handoff.infra.prefect.prefect_api import connected_client, write_variable
 
 _VARIABLE = "handoff-stack"
 # A variable holds 5000 characters.
@@ -31,7 +31,7 @@ class StackSettings:
     signs: str = ""
 
 
-def share(api: str, login: str, shared: StackSettings) -> None:
+def write_stack_settings(api: str, login: str, shared: StackSettings) -> None:
     """Keep the settings on the server at an address; raise `HandoffError` where it can't be asked.
 
     Of more keys than a variable holds none is kept: who joins has to be given them.
@@ -39,18 +39,18 @@ def share(api: str, login: str, shared: StackSettings) -> None:
     plain = asdict(shared)
     if len(str(plain)) > _MAX_CHARACTERS:
         plain["trusted"] = ()
-    with asked_client(
+    with connected_client(
         api, login, "the stack's settings", "a variable", "Then run it again"
     ) as client:
         write_variable(client, _VARIABLE, {**plain, "trusted": list(plain["trusted"])})
 
 
-def read_shared(api: str, login: str) -> StackSettings:
+def read_stack_settings(api: str, login: str) -> StackSettings:
     """Return what the server keeps; raise `EnvironmentLacking` where that is nothing, or no such.
 
     Keys are public keys in PEM, whatever somebody has put there.
     """
-    with asked_client(
+    with connected_client(
         api, login, "to be asked for the stack's settings", "that", "Then join again"
     ) as client:
         variable = client.read_variable_by_name(_VARIABLE)

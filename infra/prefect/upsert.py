@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldDeployment:
     """A deployment as the server holds it now; `schedules` are as people read them."""
 
     name: str
@@ -30,7 +30,7 @@ class Held:
 
 def upsert(
     client: SyncPrefectClient, deployment: Deployment, *, resets: bool, in_pods: bool = False
-) -> Held:
+) -> HeldDeployment:
     """Make the server hold `deployment`, and return what it holds.
 
     A new one gets its schedule. One that is there keeps its own and its pause, unless `resets`.
@@ -55,14 +55,14 @@ def upsert(
     return _read_state(name, client.read_deployment_by_name(name))
 
 
-def set_schedule(client: SyncPrefectClient, name: str, schedule: Schedule) -> Held:
+def set_schedule(client: SyncPrefectClient, name: str, schedule: Schedule) -> HeldDeployment:
     """Let this schedule be the only one of the deployment `name`; return what it holds then."""
     existing = client.read_deployment_by_name(name)
     _replace_schedules(client, existing, schedule)
     return _read_state(name, client.read_deployment_by_name(name))
 
 
-def held_cron(client: SyncPrefectClient, name: str) -> Schedule | None:
+def read_cron(client: SyncPrefectClient, name: str) -> Schedule | None:
     """Return the cron line of the deployment `name`; None where it has none, or several."""
     from prefect.client.schemas.schedules import CronSchedule
 
@@ -145,7 +145,7 @@ def _cron(schedule: Schedule) -> CronSchedule:
     return CronSchedule(cron=schedule.cron, timezone=schedule.time_zone)
 
 
-def _read_state(name: str, response: DeploymentResponse) -> Held:
+def _read_state(name: str, response: DeploymentResponse) -> HeldDeployment:
     from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 
     schedules = []
@@ -158,4 +158,4 @@ def _read_state(name: str, response: DeploymentResponse) -> Held:
         else:
             text = str(getattr(schedule, "rrule", "never"))
         schedules.append(text if entry.active else f"{text} (off)")
-    return Held(name, response.id, tuple(schedules), bool(response.paused))
+    return HeldDeployment(name, response.id, tuple(schedules), bool(response.paused))

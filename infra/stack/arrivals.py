@@ -7,7 +7,7 @@ from pathlib import Path
 
 from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.isolated import isolated
-from handoff.infra.home import whole_path
+from handoff.infra.home import absolute_path
 from handoff.infra.settings import read_secret
 from handoff.infra.stack.layout import Choices, Stack
 from handoff.infra.stack.supervision import Service
@@ -29,7 +29,7 @@ def resolve_webhook(choices: Choices) -> str:
     """
     if not choices.webhook or choices.webhook == OFF:
         return ""
-    path = whole_path(Path(choices.webhook).expanduser())
+    path = absolute_path(Path(choices.webhook).expanduser())
     hooks, _ = read_hooks(path, read_secret)
     by_name = [hook.source.label for hook in hooks if hook.source.secret_env]
     if by_name:
@@ -44,7 +44,7 @@ def resolve_webhook(choices: Choices) -> str:
 def resolve_watched(choices: Choices) -> tuple[str, ...]:
     """Return what is watched, folders by their whole path; raise `UsageProblem` for no place."""
     locations = tuple(
-        location if "://" in location else str(whole_path(Path(location).expanduser()))
+        location if "://" in location else str(absolute_path(Path(location).expanduser()))
         for location in choices.watch or ()
         if location != OFF
     )

@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.flows.names import BUILD_POOL
 from handoff.infra.engine.environments import SERVICE_MARK, STACK_MARK, prepare_prefect
-from handoff.infra.prefect.orphans import end_found, marked
+from handoff.infra.prefect.orphans import end_processes, find_marked
 from handoff.infra.prefect.pools import paused_pool
 from handoff.infra.settings import read_settings
 from handoff.infra.stack import postgres
@@ -69,7 +69,7 @@ def _wait(layout: StackLayout, timeout_s: float | None) -> list[str]:
 
 def running_builds(layout: StackLayout) -> list[str]:
     """Return the ids of the flow runs that build on this stack, sorted."""
-    environments = marked(STACK_MARK, str(layout.home)).values()
+    environments = find_marked(STACK_MARK, str(layout.home)).values()
     return sorted({
         environment[_RUN] for environment in environments
         if environment.get(SERVICE_MARK) == _BUILD and environment.get(_RUN)
@@ -123,7 +123,7 @@ def end_leftovers(layout: StackLayout) -> list[str]:
         environment.get(SERVICE_MARK, "supervisor")
         for environment in marked_processes.values()
     }  # fmt: skip
-    end_found(lambda: _marked_processes(layout))
+    end_processes(lambda: _marked_processes(layout))
     if database:
         names.add("postgres")
         _stop_database(layout, database)
@@ -139,7 +139,7 @@ def _marked_processes(layout: StackLayout) -> dict[int, dict[str, str]]:
     """Return the stack's processes but for the database's, which has a way of its own to end."""
     return {
         process: environment
-        for process, environment in marked(STACK_MARK, str(layout.home)).items()
+        for process, environment in find_marked(STACK_MARK, str(layout.home)).items()
         if environment.get(SERVICE_MARK) != "postgres"
     }
 

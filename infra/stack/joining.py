@@ -14,11 +14,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.artifacts.files.writing import write_whole
+from handoff.artifacts.files.writing import write_atomically
 from handoff.artifacts.release.signing import key_files, public_key_of, read_trust
 from handoff.infra.home import home_folder
-from handoff.infra.prefect.stack_settings import StackSettings, read_shared, share
-from handoff.infra.servers import LOOPBACK, get_status, mlflow_question, prefect_status
+from handoff.infra.prefect.stack_settings import (
+    StackSettings,
+    read_stack_settings,
+    write_stack_settings,
+)
+from handoff.infra.servers import LOOPBACK, get_status, mlflow_probe_url, prefect_status
 from handoff.infra.settings import Settings, mlflow_login, prefect_login, read_settings
 from handoff.infra.stack.setup import is_secret
 from handoff.infra.terminal.output import ask, ask_secret, echo, on_terminal
@@ -56,7 +60,9 @@ def share_settings(settings: Settings, login: str, environment: Mapping[str, str
     trusted = tuple(file.read_text("utf-8") for file in files)
     public = settings.signing_key.public
     signs = public.read_text("utf-8") if public.exists() else ""
-    share(settings.prefect_api, login, StackSettings(shared_settings, trusted, signs))
+    write_stack_settings(
+        settings.prefect_api, login, StackSettings(shared_settings, trusted, signs)
+    )
 
 
 def join(url: str, trusted: Sequence[str], *, registers: bool) -> None:
@@ -68,7 +74,7 @@ def join(url: str, trusted: Sequence[str], *, registers: bool) -> None:
     """
     os.environ["PREFECT_API_URL"] = api = _api_of(url)
     _ask_prefect_login(api)
-    shared = read_shared(api, prefect_login())
+    shared = read_stack_settings(api, prefect_login())
     host = urlsplit(api).hostname or ""
     adopted = {
         name: _rewrite_loopback(name, value, host)
@@ -108,7 +114,7 @@ def _ask_mlflow_login() -> None:
     address = os.environ.get("MLFLOW_TRACKING_URI", "")
     if not address.startswith("http") or mlflow_login() != "" or not on_terminal():
         return
-    if get_status(mlflow_question(address)) in (401, 403):
+    if get_status(mlflow_probe_url(address)) in (401, 403):
         os.environ["MLFLOW_TRACKING_USERNAME"] = ask("MLflow's user", "admin")
         os.environ["MLFLOW_TRACKING_PASSWORD"] = ask_secret("MLflow's password")
 
@@ -154,7 +160,7 @@ def _trust_keys(shared: StackSettings, requested: Sequence[str], host: str) -> N
     for old in folder.glob("*.pub"):
         old.unlink()
     for key_id in accepted:
-        write_whole(folder / f"{key_id}.pub", keys[key_id])
+        write_atomically(folder / f"{key_id}.pub", keys[key_id])
     os.environ.setdefault("HANDOFF_TRUSTED_KEYS", str(folder))
     if signs in accepted:
         os.environ.setdefault("HANDOFF_SIGNING_PUBLIC_KEY", str(folder / f"{signs}.pub"))

@@ -13,7 +13,7 @@ from typing import Any
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.files.locks import try_lock
-from handoff.artifacts.files.writing import write_whole
+from handoff.artifacts.files.writing import write_atomically
 
 # The kernel's limit for a socket's path is 108 bytes with the end; supervisor adds its process id.
 _SOCKET_LIMIT = 96
@@ -157,7 +157,7 @@ class StackLayout:
 
     def write_stack(self, stack: Stack) -> None:
         """Keep what the stack was started with."""
-        write_whole(self._stack, json.dumps(asdict(stack), indent=2))
+        write_atomically(self._stack, json.dumps(asdict(stack), indent=2))
 
     def read_stack(self) -> Stack | None:
         """Return what the stack was started with; None where none was, or it was stopped."""

@@ -8,7 +8,7 @@ import socket
 from dataclasses import dataclass
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.artifacts.files.writing import write_whole
+from handoff.artifacts.files.writing import write_atomically
 from handoff.infra.servers import LOOPBACK
 from handoff.infra.settings import ServedSettings
 from handoff.infra.stack.layout import Stack, StackLayout
@@ -74,14 +74,14 @@ def mlflow_login_environment(layout: StackLayout, stack: Stack) -> dict[str, str
         else f"sqlite:///{layout.folder / 'mlflow_users.db'}"
     )
     file, key = layout.folder / "mlflow_auth.ini", layout.folder / "mlflow_sessions.key"
-    write_whole(
+    write_atomically(
         file,
         "[mlflow]\ndefault_permission = READ\n"
         f"database_uri = {database}\n"
         "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n",
     )
     if not key.exists():
-        write_whole(key, secrets.token_hex(32))
+        write_atomically(key, secrets.token_hex(32))
     environment = {
         "MLFLOW_AUTH_CONFIG_PATH": str(file),
         "MLFLOW_FLASK_SERVER_SECRET_KEY": key.read_text("utf-8"),

@@ -112,7 +112,7 @@ def make_plan(stack: Stack, layout: StackLayout, served: ServedSettings, logins:
         # something.
         _worker("control", CONTROL_POOL, client, "--limit", str(_CONTROL_LIMIT)),
         _worker("build", BUILD_POOL, client, "--limit", str(stack.builds)),
-        *([_notifier(client)] if served.tells else []),
+        *([_notifier(client)] if served.notifies else []),
         *services_of_arrivals(stack, client),
         *([_metrics(stack, client)] if stack.metrics else []),
     ]  # fmt: skip

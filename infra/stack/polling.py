@@ -22,7 +22,7 @@ from prefect.workers.process import ProcessWorker
 
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError
 from handoff.infra.engine.environments import replace_process
-from handoff.infra.prefect.absences import Absence, end_absence, tell_absence
+from handoff.infra.prefect.absences import Absence, clear_absence, report_absence
 from handoff.infra.settings import Settings, read_settings
 from handoff.infra.stack.preflight import run_checks
 from handoff.infra.stack.start import reset_signals
@@ -137,7 +137,7 @@ def wait_until_fit(settings: Settings, pool: str, name: str, error: HandoffError
     """Leave the pool, and return when all that a job needs is proved again."""
     absence = Absence.of(pool, name, error)
     while True:
-        tell_absence(settings, absence)
+        report_absence(settings, absence)
         time.sleep(_RETRY_S)
         try:
             run_checks(settings, pool)
@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     options = vars(parser.parse_args())
     settings = read_settings()
-    end_absence(settings, options["pool"], options["name"])
+    clear_absence(settings, options["pool"], options["name"])
     setup_signal_handlers_worker(os.getpid(), f"the worker {options['name']}", echo)
     try:
         lacking = asyncio.run(work(settings, options))

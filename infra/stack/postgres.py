@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.artifacts.files.writing import write_whole
+from handoff.artifacts.files.writing import write_atomically
 from handoff.infra.stack.layout import StackLayout
 from handoff.infra.stack.supervision import Service
 
@@ -88,8 +88,8 @@ def prepare_cluster(layout: StackLayout, programs: Path) -> None:
     staging, password_file = layout.database / "data.new", layout.database / "password"
     shutil.rmtree(staging, ignore_errors=True)
     password = secrets.token_urlsafe(32)
-    write_whole(_password_file(layout), f"*:*:*:{_OWNER}:{password}\n")
-    write_whole(password_file, password)
+    write_atomically(_password_file(layout), f"*:*:*:{_OWNER}:{password}\n")
+    write_atomically(password_file, password)
     _chown(password_file, owner)
     try:
         _initialise(programs, staging, password_file, owner)
@@ -146,7 +146,7 @@ def password_environment(layout: StackLayout) -> dict[str, str]:
     return {"PGPASSFILE": str(_password_file(layout))}
 
 
-def answers(layout: StackLayout) -> bool:
+def is_ready(layout: StackLayout) -> bool:
     """Return whether the cluster accepts a connection and a query."""
     import psycopg2
 

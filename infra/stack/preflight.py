@@ -21,15 +21,15 @@ from handoff.artifacts.printable import one_line
 from handoff.artifacts.release.releases import open_releases
 from handoff.flows.names import BUILD_POOL, CONTROL_POOL
 from handoff.infra.engine.signing_key import ask_signer
-from handoff.infra.extras import installed
-from handoff.infra.servers import LOOPBACK, clock_ahead_s, get_status, mlflow_question
+from handoff.infra.extras import installed_version
+from handoff.infra.servers import LOOPBACK, clock_ahead_s, get_status, mlflow_probe_url
 from handoff.infra.settings import (
     Settings,
     compiler_name,
+    missing_variables,
     mlflow_login,
     prefect_login,
     require_writable_home,
-    unset,
 )
 
 # S3 refuses what is a quarter of an hour off; leases and heartbeats of Prefect's are in minutes.
@@ -88,7 +88,7 @@ def _require_named_stores(pool: str, settings: Settings) -> str:
     """
     server = urlsplit(settings.prefect_api).hostname or ""
     required = ["HANDOFF_STORE", *(["MLFLOW_TRACKING_URI"] if pool in REGISTERING else [])]
-    lacking = unset(*required)
+    lacking = missing_variables(*required)
     if server not in LOOPBACK and lacking:
         raise EnvironmentLacking(
             "the stack's stores are not named here", expected=", ".join(required),
@@ -107,7 +107,7 @@ def _store(settings: Settings) -> str:
     location = settings.stores.objects
     # Nothing is verified: which keys are trusted is a check of its own.
     releases = open_releases(location, (), settings.stores.seen, patience_s=_PATIENCE_S)
-    releases.require_there()
+    releases.require_ledgers()
     guarantees = releases.store.check()
     text = f"{location}, written to and read"
     return f"{text} ({'. '.join(guarantees.lacking)})" if guarantees.lacking else text
@@ -119,7 +119,7 @@ def _mlflow(settings: Settings) -> str:
     login = mlflow_login()
     if login is None:
         return f"{address}, whose login MLflow reads itself"
-    status = get_status(mlflow_question(address), login)
+    status = get_status(mlflow_probe_url(address), login)
     if status in (401, 403):
         raise EnvironmentLacking(
             f"MLflow at {address} doesn't let this machine in",
@@ -195,7 +195,7 @@ def _torch(_: Settings) -> str:
     """Import torch as a step does: one that is installed may still lack a library."""
     command = [sys.executable, "-I", "-c", "import torch"]
     _run(command, "torch can't be imported", "a torch that a step can import")
-    return f"{installed('torch')}, imported"
+    return f"{installed_version('torch')}, imported"
 
 
 def _compiler(_: Settings) -> str:

@@ -18,10 +18,10 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.artifacts.files.writing import write_whole
+from handoff.artifacts.files.writing import write_atomically
 from handoff.artifacts.printable import one_line
 from handoff.infra.engine.environments import with_absolute_paths
-from handoff.infra.home import whole_path
+from handoff.infra.home import absolute_path
 from handoff.infra.stack.layout import Choices, StackLayout, with_tuples
 
 Use = Literal["kept", "shell"]
@@ -77,7 +77,7 @@ def read_setup(layout: StackLayout) -> Setup | None:
 def write_setup(layout: StackLayout, setup: Setup) -> None:
     """Keep what a stack is set up with; only its owner can read it."""
     plain = {"choices": asdict(setup.choices), "settings": dict(setup.settings)}
-    write_whole(layout.setup, json.dumps(plain, indent=2), mode=0o600, is_synced=True)
+    write_atomically(layout.setup, json.dumps(plain, indent=2), mode=0o600, is_synced=True)
 
 
 def settings_of(environment: Mapping[str, str], *, tries_out: bool) -> dict[str, str]:
@@ -88,7 +88,7 @@ def settings_of(environment: Mapping[str, str], *, tries_out: bool) -> dict[str,
     environment = {**environment, **with_absolute_paths(environment)}
     settings = {name: environment[name] for name in _SETTINGS if environment.get(name)}
     if "://" not in (store := settings.get("HANDOFF_STORE", "://")):
-        settings["HANDOFF_STORE"] = str(whole_path(Path(store).expanduser()))
+        settings["HANDOFF_STORE"] = str(absolute_path(Path(store).expanduser()))
     if tries_out:
         settings.pop("HANDOFF_STORE", None)
     elif _uses_aws(settings):

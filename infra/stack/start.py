@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from handoff.infra.engine.environments import SERVICE_MARK, STACK_MARK, service_environment
-from handoff.infra.prefect.orphans import end_found, marked
+from handoff.infra.prefect.orphans import end_processes, find_marked
 from handoff.infra.stack.supervision import Service, read_service
 
 
@@ -24,8 +24,8 @@ def start(service: Service) -> NoReturn:
         **service_environment(service.keeps), **service.environment, SERVICE_MARK: service.name,
     }  # fmt: skip
     if service.ends_leftovers:
-        end_found(lambda: [
-            process for process, its in marked(STACK_MARK, environment[STACK_MARK]).items()
+        end_processes(lambda: [
+            process for process, its in find_marked(STACK_MARK, environment[STACK_MARK]).items()
             if its.get(SERVICE_MARK) == service.name
         ])  # fmt: skip
     reset_signals()

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError
-from handoff.artifacts.waiting import looks
+from handoff.artifacts.waiting import poll_for
 from handoff.infra.engine.environments import prepare_prefect
 from handoff.infra.notifications.outbox import memory_file, read_memory
-from handoff.infra.prefect.absences import Absence, absences_at
+from handoff.infra.prefect.absences import Absence, fetch_absences
 from handoff.infra.prefect.pools import is_online
-from handoff.infra.servers import get_status, last_words
+from handoff.infra.servers import get_status, last_error_line
 from handoff.infra.settings import read_settings
 from handoff.infra.stack import arrivals, postgres
 from handoff.infra.stack.layout import Stack, StackLayout
@@ -34,7 +34,7 @@ def is_healthy(
     """Return whether a service answers; `started` is when its process began, in s since 1970."""
     match service.name:
         case "postgres":
-            return postgres.answers(layout)
+            return postgres.is_ready(layout)
         case "prefect":
             # That one asks the database, too.
             return get_status(f"{stack.prefect_api}/ready") == 200
@@ -64,7 +64,7 @@ def wait_until_healthy(
     `ask` tells whether it is healthy, given when its process began.
     """
     starts: set[float] = set()
-    for _ in looks(_LIMIT_S, _PAUSE_S):
+    for _ in poll_for(_LIMIT_S, _PAUSE_S):
         state = supervision.state(service.name)
         starts.add(state.started)
         if state.is_up and ask(state.started):
@@ -74,7 +74,7 @@ def wait_until_healthy(
     log = layout.logs / f"{service.name}.log"
     raise EnvironmentLacking(
         f"The service {service.name} doesn't come up", expected="it to answer",
-        got=last_words(log) or "no word from it",
+        got=last_error_line(log) or "no word from it",
         remedy=f"Look into {log}, fix that, and run 'handoff up' again; 'handoff down' stops the "
         "rest",
     )  # fmt: skip
@@ -129,7 +129,7 @@ def _read_absences(layout: StackLayout) -> list[Absence]:
     """Return the workers that left their pool, on this machine or another one."""
     stack = layout.read_stack()
     try:
-        return absences_at(stack.prefect_api, _login(layout)) if stack else []
+        return fetch_absences(stack.prefect_api, _login(layout)) if stack else []
     except HandoffError:
         # That the server does not answer is the state of its own service.
         return []
@@ -147,7 +147,7 @@ def _examine(
     log = layout.logs / f"{service.name}.log"
     reason = ""
     if not state.is_up:
-        condition, reason = "down", f"{state.status}: {last_words(log)}"
+        condition, reason = "down", f"{state.status}: {last_error_line(log)}"
     elif is_healthy(service, stack, layout, login, state.started):
         condition = "healthy"
     else:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from handoff.artifacts.errors import EnvironmentLacking
-from handoff.artifacts.files.writing import write_whole
+from handoff.artifacts.files.writing import write_atomically
 from handoff.artifacts.isolated import isolated
-from handoff.artifacts.waiting import looks
-from handoff.infra.engine.environments import Keeps
+from handoff.artifacts.waiting import poll_for
+from handoff.infra.engine.environments import KeptVariables
 from handoff.infra.stack.layout import StackLayout
 
 
@@ -33,7 +33,7 @@ class Service:
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
-    keeps: Keeps = "little"
+    keeps: KeptVariables = "little"
     # The system's user that it runs as, where this isn't the one who started it.
     user: str = ""
     # Services of a lower stage are started first, and stopped last.
@@ -56,7 +56,7 @@ class Service:
 def write_service(folder: Path, service: Service) -> Path:
     """Write the record where `infra.stack.start` reads it; return the file."""
     file = folder / f"{service.name}.json"
-    write_whole(file, json.dumps(asdict(service)))
+    write_atomically(file, json.dumps(asdict(service)))
     return file
 
 
@@ -124,7 +124,7 @@ class Supervision:
         layout = self._layout
         for stale in layout.services.glob("*.json"):
             stale.unlink()
-        write_whole(layout.configuration, _configuration(layout, services))
+        write_atomically(layout.configuration, _configuration(layout, services))
         # The socket of one that was killed would be taken for a living one's.
         layout.socket.unlink(missing_ok=True)
         answer = subprocess.run(
@@ -132,7 +132,7 @@ class Supervision:
             env=environment, cwd=layout.folder, capture_output=True, text=True, check=False,
             timeout=60, stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        for _ in looks(_START_LIMIT_S, _PAUSE_S):
+        for _ in poll_for(_START_LIMIT_S, _PAUSE_S):
             if answer.returncode:
                 break
             if self.is_running():
@@ -180,7 +180,7 @@ class Supervision:
         """Stop all services, the last stage first, and the supervisor."""
         process = int(self._ask("getPID"))
         self._ask("shutdown")
-        for _ in looks(_STOP_LIMIT_S, _PAUSE_S):
+        for _ in poll_for(_STOP_LIMIT_S, _PAUSE_S):
             if not self._answers() and not _is_alive(process):
                 return
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.artifacts.files.writing import write_whole
+from handoff.artifacts.files.writing import write_atomically
 from handoff.artifacts.isolated import isolated
 
 _NAME = "handoff.service"
@@ -49,7 +49,7 @@ def write_unit(home: Path, *, for_system: bool) -> tuple[Path, str]:
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(file, text, mode=0o644)
+        write_atomically(file, text, mode=0o644)
     except OSError as error:
         raise EnvironmentLacking(
             f"the unit can't be written to {file}", expected="a folder that this user may write to",

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.files.writing import write_whole
+from handoff.artifacts.files.writing import write_atomically
 from handoff.infra.engine.environments import prepare_prefect, supervisor_environment
-from handoff.infra.engine.signing_key import ask_signer, is_made_later
+from handoff.infra.engine.signing_key import ask_signer, will_be_created
 from handoff.infra.home import home_folder
 from handoff.infra.prefect.pools import make_pools
 from handoff.infra.servers import LOOPBACK
@@ -88,7 +88,7 @@ def bring_up(choices: Choices, *, use: Use | None, print_environment: bool, as_j
 
 def _make_key(settings: Settings) -> None:
     """Make the stack's own key before its first release does: machines that join ask for it."""
-    if is_made_later(settings.signing_key):
+    if will_be_created(settings.signing_key):
         signer = ask_signer(settings.signing_key, makes=True)
         echo(f"Made the key that signs here: {signer.key_id[:12]}", err=True)
 
@@ -173,7 +173,7 @@ def _launch(
         asyncio.run(postgres.require_database(url, makes_mlflow=not served.mlflow_database))
     _print_limitations(stack)
     lines = [f"export {name}={shlex.quote(value)}\n" for name, value in plan.client.items()]
-    write_whole(layout.environment, "".join(lines))
+    write_atomically(layout.environment, "".join(lines))
     layout.write_stack(stack)
     supervision.launch(plan.services, environment)
     return stack

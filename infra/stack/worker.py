@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 from uuid import UUID
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.artifacts.isolated import FOR_CHILDREN
+from handoff.artifacts.isolated import ISOLATION_VARIABLES
 from handoff.artifacts.printable import one_line
 from handoff.flows.names import CONTROL_POOL
 from handoff.infra.engine.environments import (
@@ -31,9 +31,9 @@ from handoff.infra.engine.environments import (
     worker_environment,
 )
 from handoff.infra.engine.import_paths import empty_folder
-from handoff.infra.prefect.absences import Absence, end_absence, tell_absence
-from handoff.infra.prefect.pools import as_variable, require_processes, share_out
-from handoff.infra.prefect.prefect_api import asked_client
+from handoff.infra.prefect.absences import Absence, clear_absence, report_absence
+from handoff.infra.prefect.pools import core_sets_variable, require_process_pool, split_cores
+from handoff.infra.prefect.prefect_api import connected_client
 from handoff.infra.servers import prefect_status
 from handoff.infra.settings import (
     Settings,
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Joining:
+class JoinOptions:
     """The address of a stack's Prefect server to join it by, and the ids of keys to trust."""
 
     url: str
     trusted: tuple[str, ...] = ()
 
 
-_NO_JOINING = Joining("")
+_NO_JOINING = JoinOptions("")
 # By which Prefect tells a process, or a pod, which run it is for.
 _RUN = "PREFECT__FLOW_RUN_ID"
 # What fails its checks in one pod would in the next: they are reported by one name.
@@ -66,7 +66,7 @@ _PODS = "pods"
 
 
 def run_worker(
-    pool: str, limit: int | None, cores: str, name: str, joining: Joining = _NO_JOINING
+    pool: str, limit: int | None, cores: str, name: str, joining: JoinOptions = _NO_JOINING
 ) -> None:
     """Replace this process by Prefect's worker; it ends with Ctrl-C or SIGTERM.
 
@@ -94,7 +94,7 @@ def run_worker(
     name = name or platform.node()
     _run_preflight(settings, pool, name)
     with _open_client(settings, "for a pool") as client:
-        require_processes(client, pool)
+        require_process_pool(client, pool)
     threads = len(os.sched_getaffinity(0)) if cores and not core_sets else None
     # Started from a shell with &, it would ignore the first SIGTERM, too.
     reset_signals()
@@ -120,7 +120,7 @@ def carry_out_one_run(pool: str) -> NoReturn:
         echo(f"the flow run {run} has ended, and nothing is left to do for it", err=True)
         sys.exit(0)
     _run_preflight(settings, pool, _PODS)
-    end_absence(settings, pool, _PODS)
+    clear_absence(settings, pool, _PODS)
     command = [sys.executable, "-P", "-m", "handoff.infra.stack.one_run", "--pool", pool]
     _exec([*command, "--run", str(run)], settings, worker_environment(settings, None))
 
@@ -132,13 +132,13 @@ def _exec(command: list[str], settings: Settings, environment: dict[str, str]) -
     replace_process(
         command,
         {
-            **environment, **absolute_python_path(), **FOR_CHILDREN,
+            **environment, **absolute_python_path(), **ISOLATION_VARIABLES,
             "TMPDIR": str(own_temporary_folder()),
         },
     )  # fmt: skip
 
 
-def _join(joining: Joining, pool: str) -> None:
+def _join(joining: JoinOptions, pool: str) -> None:
     """Take over the stack's settings; Prefect is imported for it, and reads its own then."""
     prepare_prefect(replace(read_settings(), prefect_api=joining.url), retries=1)
     join(joining.url, joining.trusted, registers=pool in REGISTERING)
@@ -172,7 +172,7 @@ def _has_ended(settings: Settings, run: UUID) -> bool:
 def _open_client(settings: Settings, what: str) -> Iterator[SyncPrefectClient]:
     """Give a client of the server, in a process whose Prefect knows the settings."""
     prepare_prefect(settings, retries=1)
-    with asked_client(
+    with connected_client(
         settings.prefect_api, prefect_login(), what, "a question that it knows",
         "Then start the worker again",
     ) as client:  # fmt: skip
@@ -185,7 +185,7 @@ def _run_preflight(settings: Settings, pool: str, name: str) -> None:
         results = run_checks(settings, pool)
     except EnvironmentLacking as error:
         prepare_prefect(settings, retries=1)
-        tell_absence(settings, Absence.of(pool, name, error))
+        report_absence(settings, Absence.of(pool, name, error))
         raise
     for line in results:
         echo(line, err=True)
@@ -201,7 +201,7 @@ def _core_sets_variable(pool: str, limit: int) -> dict[str, str]:
             "More flow runs at once than cores", expected=f"a --limit of {len(cores)} at most",
             got=str(limit), remedy="Each builds on cores of its own: let the worker have fewer",
         )  # fmt: skip
-    return as_variable(pool, share_out(cores, limit))
+    return core_sets_variable(pool, split_cores(cores, limit))
 
 
 def own_temporary_folder() -> Path:

@@ -68,12 +68,12 @@ def print_findings(findings: Sequence[Finding], *, again: bool = False) -> None:
         location = f"{finding.where}: " if finding.where else ""
         message, remedy = one_line(f"{location}{finding.message}"), one_line(finding.remedy)
         severity = styled(f"{finding.severity:8}", fg=_COLOURS[finding.severity])
-        sentence = fitted(f"{message} [{finding.code}]", len(_MARGIN))
+        sentence = fit_to_terminal(f"{message} [{finding.code}]", len(_MARGIN))
         echo("  ", severity, sentence)
-        echo(_MARGIN + fitted(remedy, len(_MARGIN)))
+        echo(_MARGIN + fit_to_terminal(remedy, len(_MARGIN)))
 
 
-def fitted(text: str, margin: int) -> str:
+def fit_to_terminal(text: str, margin: int) -> str:
     """Return the text in lines that fit a terminal to the right of a margin of so many columns."""
     if not sys.stdout.isatty():
         return text
@@ -84,7 +84,7 @@ def fitted(text: str, margin: int) -> str:
 
 
 @contextmanager
-def shown_transfer() -> Iterator[Callable[[str, int, int], None]]:
+def show_transfer() -> Iterator[Callable[[str, int, int], None]]:
     """Give what draws how far a transfer is: called with a file, bytes since then, bytes in all.
 
     On a terminal only, since a log wants no bars.
@@ -115,6 +115,6 @@ def seconds(value: float) -> str:
     return f"{value * 1e6:.3g} µs"
 
 
-def age(created: str) -> str:
+def format_time(created: str) -> str:
     """Return an ISO time as `2026-11-21 02:10`; what isn't one is returned as it is."""
     return created[:16].replace("T", " ")

@@ -51,7 +51,7 @@ def on_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-class OneLine(logging.Formatter):
+class OneLineFormatter(logging.Formatter):
     """A record is one line, whatever a sender wrote."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -63,7 +63,7 @@ class OneLine(logging.Formatter):
 _EXTRA_FIELDS = ("step", "phase", "seconds", "does")
 
 
-class JsonLine(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """A record is one object in JSON: `time` in UTC, `level`, `logger`, `message`.
 
     Those of progress have `step`, `phase`, `seconds` and `does`, too, and those of an exception
@@ -94,7 +94,9 @@ def log_lines(logger: logging.Logger) -> None:
     from handoff.infra.settings import wants_json_logs
 
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLine() if wants_json_logs() else OneLine("%(asctime)s %(message)s"))
+    handler.setFormatter(
+        JsonFormatter() if wants_json_logs() else OneLineFormatter("%(asctime)s %(message)s")
+    )
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from handoff.artifacts.record import to_plain
-from handoff.artifacts.release.coverage import closest_call, told_inputs
-from handoff.artifacts.release.interval import measured_size, ratio
+from handoff.artifacts.release.coverage import closest_call, describe_compared_inputs
+from handoff.artifacts.release.interval import format_package_size, ratio
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
-from handoff.infra.terminal.console import fitted, print_findings, print_table, seconds
+from handoff.infra.terminal.console import fit_to_terminal, print_findings, print_table, seconds
 from handoff.infra.terminal.output import echo
 from handoff.tasks.report.numbers import search_columns, search_rows
 
@@ -76,25 +76,25 @@ def print_release(
         print_table("", _TIMING_COLUMNS, timings)
     for effect in manifest.passes:
         if effect.left_out:
-            echo("  " + fitted(f"left out: {effect.left_out}", 2))
+            echo("  " + fit_to_terminal(f"left out: {effect.left_out}", 2))
     for target in manifest.targets:
         if target.candidates:
             columns = search_columns(target)
             print_table(f"{target.slug}: the search", columns, search_rows(target))
-        inputs = "; ".join(told_inputs(manifest.signature, target))
+        inputs = "; ".join(describe_compared_inputs(manifest.signature, target))
         notes = (
             *([f"compared on inputs {inputs}"] if inputs else []),
             *(f"not compared: {text}" for text in target.skipped),
             *target.notes,
             *([target.taken_over.text] if target.taken_over else []),
             *([f"not yet verified: {target.unverified}"] if target.unverified else []),
-            *([target.told_unverified_gpus] if target.accepted else []),
+            *([target.unverified_gpus_text] if target.accepted else []),
             *([target.source_checked.text] if target.source_checked else []),
             *([f"verified under emulation: {target.emulated}"] if target.emulated else []),
             *(check.text for check in target.torches),
         )
         for text in filter(None, notes):
-            echo("  " + fitted(f"{target.slug}: {text}", 2))
+            echo("  " + fit_to_terminal(f"{target.slug}: {text}", 2))
     if manifest.targets:
         print_table("", _COLUMNS, [_summary_row(manifest, target) for target in manifest.targets])
     if report:
@@ -121,13 +121,13 @@ def _timing_rows(target: TargetRecord) -> list[tuple[str, ...]]:
 
 def _summary_row(manifest: Manifest, target: TargetRecord) -> tuple[str, ...]:
     verdict: str = "REFUSED" if target.verdict == "refused" else target.standing
-    if target.accepted and target.set_aside:
-        share = max(share for _, share in target.set_aside)
+    if target.accepted and target.undecided_shares:
+        share = max(share for _, share in target.undecided_shares)
         verdict += f", {share:.2%} not comparable"
     error = "-" if target.max_abs is None else f"{target.max_abs:.2g}"
     if target.is_wrong_on_special_inputs_alone:
         error += ", wrong on special inputs"
-    size = measured_size(target.size_bytes)
+    size = format_package_size(target.size_bytes)
     speed = target.headline.over_eager.text if target.headline else "-"
     return (target.slug, verdict, error, _rtol_needed(manifest, target), speed, size)
 

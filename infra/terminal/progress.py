@@ -18,8 +18,8 @@ from handoff.artifacts.release.interval import size
 from handoff.flows.progress import LOGGER
 from handoff.infra.cli.group import is_quiet
 from handoff.infra.settings import wants_json_logs
-from handoff.infra.terminal.output import JsonLine, echo
-from handoff.infra.terminal.step_times import WHOLE, StepTimes
+from handoff.infra.terminal.output import JsonFormatter, echo
+from handoff.infra.terminal.step_times import WHOLE_RELEASE, StepTimes
 
 NO_TIMES = StepTimes({})
 _START = "start"
@@ -109,7 +109,7 @@ class _LiveProgress(logging.Handler):
         """Return the line as it is now: the whole first, since its end may be cut off."""
         now = time.monotonic()
         spinner = _SPINNER[int(now * _REFRESH_HZ) % len(_SPINNER)]
-        elapsed = self._elapsed(WHOLE, now - self._began)
+        elapsed = self._elapsed(WHOLE_RELEASE, now - self._began)
         # A copy, because steps begin and end in other threads.
         steps = [f"{s} {self._elapsed(s, now - began)}" for s, began in list(self._running.items())]
         line = "  ".join([f"{spinner} {elapsed}:", *steps])
@@ -155,7 +155,7 @@ def shown_progress(times: StepTimes = NO_TIMES) -> Iterator[None]:
     live = None
     if wants_json_logs():
         handler: logging.Handler = logging.StreamHandler()
-        handler.setFormatter(JsonLine())
+        handler.setFormatter(JsonFormatter())
     elif sys.stderr.isatty() and not console.is_dumb_terminal:
         handler = live = _LiveProgress(times, console)
     else:

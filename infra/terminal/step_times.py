@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from handoff.artifacts.files.locks import held
-from handoff.artifacts.files.writing import keep_newest, write_whole
+from handoff.artifacts.files.locks import lock_folder
+from handoff.artifacts.files.writing import keep_newest, write_atomically
 from handoff.artifacts.release.manifest import Manifest
 from handoff.flows.progress import LOGGER
 from handoff.infra.settings import Settings
@@ -24,16 +24,16 @@ from handoff.infra.settings import Settings
 Times = dict[str, tuple[float, ...]]
 
 # The whole command, from its start to its end.
-WHOLE = "release"
+WHOLE_RELEASE = "release"
 _RUNS_KEPT = 5  # times of each step
 _MAX_STEPS = 200  # steps of each model, of which a target has about ten
 _MAX_MODELS = 500
 _MAX_BYTES = 1 << 18
 _MAX_STEP_S = 1e6
 # What a target takes from the compile cache is another matter than what is compiled.
-CACHED = "{step}, from the cache"
+CACHED_STEP = "{step}, from the cache"
 # Nor is a release that is timed the same as one whose timings are taken over.
-KNOWN = "{step}, of known code"
+KNOWN_CODE_STEP = "{step}, of known code"
 
 
 class StepTimes:
@@ -70,26 +70,28 @@ def keep_times(folder: Path, model: str, seconds: Mapping[str, float]) -> None:
     file = _times_file(folder, model)
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with held(folder):
+        with lock_folder(folder):
             times = _read(file)
             for step, took_s in seconds.items():
                 # At the end, where the steps are that ran last.
                 times[step] = (*times.pop(step, ()), round(took_s, 3))[-_RUNS_KEPT:]
-            write_whole(file, json.dumps(dict(list(times.items())[-_MAX_STEPS:])))
+            write_atomically(file, json.dumps(dict(list(times.items())[-_MAX_STEPS:])))
             keep_newest(folder, _MAX_MODELS)
 
 
-def times_of(manifest: Manifest, seconds: Mapping[str, float]) -> dict[str, float]:
+def label_times(manifest: Manifest, seconds: Mapping[str, float]) -> dict[str, float]:
     """Return a release's times by names that part what was made from what was there already."""
-    forms = {f"compile {target.slug}": CACHED for target in manifest.targets if target.reused}
-    forms |= {f"probe {target.slug}": KNOWN for target in manifest.targets if target.taken_over}
+    forms = {f"compile {target.slug}": CACHED_STEP for target in manifest.targets if target.reused}
+    forms |= {
+        f"probe {target.slug}": KNOWN_CODE_STEP for target in manifest.targets if target.taken_over
+    }
     if forms:
-        forms[WHOLE] = KNOWN if KNOWN in forms.values() else CACHED
+        forms[WHOLE_RELEASE] = KNOWN_CODE_STEP if KNOWN_CODE_STEP in forms.values() else CACHED_STEP
     return {forms.get(s, "{step}").format(step=s): took_s for s, took_s in seconds.items()}
 
 
 @contextmanager
-def noted_times() -> Iterator[dict[str, float]]:
+def record_times() -> Iterator[dict[str, float]]:
     """Give what fills with the seconds of each step that is done while the body runs."""
     seconds: dict[str, float] = {}
     handler = _TimesHandler(seconds)
@@ -97,7 +99,7 @@ def noted_times() -> Iterator[dict[str, float]]:
     began = time.monotonic()
     try:
         yield seconds
-        seconds[WHOLE] = time.monotonic() - began
+        seconds[WHOLE_RELEASE] = time.monotonic() - began
     finally:
         LOGGER.removeHandler(handler)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from handoff.artifacts.delivery.contract import require_alias_name, require_model_name
 from handoff.artifacts.delivery.uri import parse_delivery_uri
 from handoff.artifacts.digest import digest_bytes
-from handoff.artifacts.errors import UsageProblem, expected_and_got
+from handoff.artifacts.errors import UsageProblem, split_expected_got
 
 # What happens to the runs for older commits of the same model: they go first, or are cancelled.
 Policy = Literal["queue", "supersede"]
@@ -82,7 +82,7 @@ class Arrival:
 
 
 def _refuse(text: str) -> UsageProblem:
-    expected, got = expected_and_got(text)
+    expected, got = split_expected_got(text)
     return UsageProblem(
         "that can't be released", expected=expected, got=got, remedy="Fix it, and tell it again"
     )

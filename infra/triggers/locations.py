@@ -11,8 +11,8 @@ from typing import Protocol
 from handoff.artifacts.delivery.contract import CONTRACT_FILE
 from handoff.artifacts.delivery.uri import S3Source, is_plain_path, parse_delivery_uri
 from handoff.artifacts.errors import DeliveryUnreachable, UsageProblem
-from handoff.artifacts.stores.s3_reading import S3Object, S3Place
-from handoff.infra.home import whole_path
+from handoff.artifacts.stores.s3_reading import S3Location, S3Object
+from handoff.infra.home import absolute_path
 
 _MOST_FILES = 100_000
 _LARGEST_CONTRACT = 1 << 20
@@ -44,7 +44,7 @@ def open_location(text: str) -> Location:
         source = parse_delivery_uri(text)
         assert isinstance(source, S3Source)
         return BucketLocation(source)
-    folder = whole_path(Path(text).expanduser())
+    folder = absolute_path(Path(text).expanduser())
     if not folder.is_dir():
         raise UsageProblem(
             f"{folder} can't be watched", expected="a folder, or s3://bucket/prefix",
@@ -102,7 +102,7 @@ class BucketLocation:
     def __init__(self, source: S3Source) -> None:
         """Look below the prefix."""
         self._source = source
-        self._place = S3Place(source.bucket, source.key)
+        self._place = S3Location(source.bucket, source.key)
         self._contracts: dict[str, S3Object] = {}
 
     def look(self) -> list[Listing]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from handoff.artifacts.delivery.uri import GitSource, absolute_delivery_uri, parse_delivery_uri
 from handoff.artifacts.errors import ERRORS, EnvironmentLacking, HandoffError
-from handoff.artifacts.waiting import Pauses
+from handoff.artifacts.waiting import Backoff
 from handoff.infra.settings import Settings, author_name, read_settings
 from handoff.infra.terminal.console import print_json
 from handoff.infra.terminal.output import echo
@@ -106,7 +106,7 @@ def post_kept(*, wait: bool, as_json: bool) -> int:
     settings = read_settings()
     spool = Spool(settings.home)
     before = len(spool.list_waiting())
-    pauses = Pauses(1.0, 60.0)
+    pauses = Backoff(1.0, 60.0)
     code = 0
     while spool.list_waiting():
         try:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.artifacts.waiting import Pauses
+from handoff.artifacts.waiting import Backoff
 from handoff.flows.names import BUILD_POOL, RELEASE
 from handoff.infra.engine.environments import prepare_prefect
-from handoff.infra.prefect.prefect_api import ServerBusy, told_in_sentences
+from handoff.infra.prefect.prefect_api import ServerBusy, explain_prefect_errors
 from handoff.infra.settings import Settings
 from handoff.infra.triggers.arrival import Arrival, Policy
 
@@ -75,7 +75,7 @@ class Poster:
         the model that haven't ended are cancelled. Raises `EnvironmentLacking`, or `UsageProblem`
         for what the server refuses.
         """
-        pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, limit_s=_PATIENCE_S)
+        pauses = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, limit_s=_PATIENCE_S)
         while True:
             try:
                 return self._post_once(arrival, policy, again=again, once=once)
@@ -262,7 +262,7 @@ def translate_prefect_errors() -> Iterator[None]:
     from prefect.exceptions import ObjectNotFound
 
     try:
-        with told_in_sentences("the run", "parameters that its form takes", _LATER):
+        with explain_prefect_errors("the run", "parameters that its form takes", _LATER):
             yield
     except ObjectNotFound as error:
         raise EnvironmentLacking(

@@ -16,7 +16,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, UsageProblem
-from handoff.artifacts.waiting import Pauses
+from handoff.artifacts.waiting import Backoff
 from handoff.infra.settings import Settings, read_secret, read_settings
 from handoff.infra.terminal.output import echo, log_lines
 from handoff.infra.triggers.arrival import Arrival, Policy
@@ -193,7 +193,7 @@ class PostingThreads:
     def _retry_forever(self) -> None:
         """Post what waits, again and again; what keeps it from that is logged once."""
         logged = ""
-        pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        pauses = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while not self._ended.is_set():
             try:
                 self._spool.deliver(self._post)
@@ -204,7 +204,7 @@ class PostingThreads:
             except OSError as error:
                 LOGGER.warning("what was accepted can't be looked at: %s", error)
             else:
-                logged, pauses = "", Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+                logged, pauses = "", Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             self._woken.wait(pauses.draw())
             self._woken.clear()
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError
-from handoff.artifacts.files.locks import held
-from handoff.artifacts.files.writing import flush, write_whole
+from handoff.artifacts.files.locks import lock_folder
+from handoff.artifacts.files.writing import flush, write_atomically
 from handoff.artifacts.printable import one_line
 from handoff.artifacts.record import RecordInvalid, from_plain
 from handoff.infra.triggers.arrival import Arrival, Policy
@@ -94,7 +94,7 @@ class Spool:
                     remedy="Bring the server back, or look at what waits: 'handoff notify --kept'",
                 )  # fmt: skip
             plain = {"arrival": asdict(arrival), "policy": policy, "since": since}
-            write_whole(self._folder / name, json.dumps(plain), is_synced=True)
+            write_atomically(self._folder / name, json.dumps(plain), is_synced=True)
             flush(self._folder)
         except OSError as error:
             kind = DiskFull if error.errno in _FULL else EnvironmentLacking
@@ -135,7 +135,7 @@ class Spool:
         """
         if not self._folder.is_dir():
             return None
-        with held(self._folder):
+        with lock_folder(self._folder):
             failures: dict[str, EnvironmentLacking] = {}
             for entry in self.list_waiting():
                 is_last = until is not None and entry.name >= until.name
@@ -179,5 +179,5 @@ class Spool:
     def _set_aside(self, path: Path, why: str, what: str = "what can't be read") -> None:
         aside = self._folder / _SET_ASIDE
         aside.mkdir(mode=0o700, exist_ok=True)
-        write_whole(aside / f"{path.stem}.why", f"{one_line(what)}\n{why}"[:2000])
+        write_atomically(aside / f"{path.stem}.why", f"{one_line(what)}\n{why}"[:2000])
         path.replace(aside / path.name)

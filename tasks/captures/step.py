@@ -19,11 +19,11 @@ from handoff.artifacts.delivery.captures import CaptureMethod, CaptureRow
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.errors import HandoffError
 from handoff.tasks.captures.messages import CaptureJob
-from handoff.tasks.deliver.capture.lines import written_line
+from handoff.tasks.deliver.capture.lines import format_line
 from handoff.tasks.intake.loading import read_delivery
-from handoff.tasks.optimize.capture import capture, dynamic_shapes, reason_of
+from handoff.tasks.optimize.capture import capture, dynamic_shapes, summarize_export_error
 from handoff.tasks.timing.benchmark import time_in_turns
-from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.float64 import flatten_tensors
 from handoff.tasks.verify.inputs.plan import CaseSpec, draw_inputs, plan_cases
 
 Tensors = tuple[torch.Tensor, ...]
@@ -76,7 +76,7 @@ def capture_by(
 
 
 def _wrap(captured: Callable[..., Any]) -> Capture:
-    return Capture(lambda inputs: flat_tensors(captured(*inputs)))
+    return Capture(lambda inputs: flatten_tensors(captured(*inputs)))
 
 
 def _capture_by_dynamo(module: nn.Module, example: Tensors) -> Capture:
@@ -86,11 +86,11 @@ def _capture_by_dynamo(module: nn.Module, example: Tensors) -> Capture:
     for reason in explanation.break_reasons:
         summary = reason.reason.strip().splitlines()[0]
         frame = reason.user_stack[-1] if reason.user_stack else None
-        location = f" at {written_line((frame.filename, frame.lineno or 0))}" if frame else ""
+        location = f" at {format_line((frame.filename, frame.lineno or 0))}" if frame else ""
         breaks.append(f"{summary}{location}")
     torch._dynamo.reset()
     captured = torch.compile(module, backend="eager", dynamic=True)
-    return Capture(lambda inputs: flat_tensors(captured(*inputs)), tuple(breaks))
+    return Capture(lambda inputs: flatten_tensors(captured(*inputs)), tuple(breaks))
 
 
 def _capture_by_onnx(module: nn.Module, signature: ModelSignature, example: Tensors) -> Capture:
@@ -102,7 +102,7 @@ def _capture_by_onnx(module: nn.Module, signature: ModelSignature, example: Tens
         module, example, dynamo=True, dynamic_shapes=dynamic_shapes(signature), verbose=False
     )
     assert program is not None
-    return Capture(lambda inputs: flat_tensors(program(*inputs)))
+    return Capture(lambda inputs: flatten_tensors(program(*inputs)))
 
 
 def _capture_by_lazy_tensors(module: nn.Module) -> Capture:
@@ -117,7 +117,7 @@ def _capture_by_lazy_tensors(module: nn.Module) -> Capture:
     def call(inputs: Tensors) -> Tensors:
         result = captured(*[tensor.to("lazy") for tensor in inputs])
         mark_step()
-        return tuple(tensor.cpu() for tensor in flat_tensors(result))
+        return tuple(tensor.cpu() for tensor in flatten_tensors(result))
 
     return Capture(call)
 
@@ -143,7 +143,7 @@ def try_method(
     """
 
     def eager(inputs: Tensors) -> Tensors:
-        return flat_tensors(module(*[tensor.clone() for tensor in inputs]))
+        return flatten_tensors(module(*[tensor.clone() for tensor in inputs]))
 
     failure = _find_failure(eager, example)
     if failure:
@@ -244,7 +244,7 @@ def _describe_difference(got: Tensors, want: Tensors) -> tuple[str, float]:
 
 
 def _format_reason(error: Exception) -> str:
-    text = error.got if isinstance(error, HandoffError) else reason_of(error)
+    text = error.got if isinstance(error, HandoffError) else summarize_export_error(error)
     if "TorchScript interpreter" in text:
         # The traceback comes first there, and the reason last.
         text = str(error).strip().splitlines()[-1]

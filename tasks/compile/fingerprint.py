@@ -28,9 +28,9 @@ _STEP_TABLE = Path("tasks", "steps.py")
 
 
 @cache
-def own_code() -> Digest:
+def digest_own_code() -> Digest:
     """Return the digest of the code that shapes releases: of the steps whose rows say so."""
-    return digest_sources(*(f"tasks.{row.place}" for row in ROWS if row.shapes_release))
+    return digest_sources(*(f"tasks.{row.module_path}" for row in ROWS if row.shapes_release))
 
 
 @cache
@@ -82,7 +82,7 @@ def fingerprint_release(delivery: Digest, recipe: Recipe, compiler: str) -> Dige
         **_triton_version(recipe),
         "compiler": compiler_banner(compiler),
         **_cross_compiler(recipe),
-        "code": own_code(),
+        "code": digest_own_code(),
     }
     return digest_bytes(json.dumps(plain, sort_keys=True).encode())
 

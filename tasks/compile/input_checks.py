@@ -26,8 +26,8 @@ from torch.utils._sympy.value_ranges import bound_sympy
 from handoff.artifacts.delivery.signature import Dimension
 from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
 from handoff.tasks.compile.messages import AssumedRange
-from handoff.tasks.compile.patching import replaced
-from handoff.tasks.optimize.ranges import dimension_of
+from handoff.tasks.compile.patching import patch_attribute
+from handoff.tasks.optimize.ranges import to_dimension
 
 # Place of an input, and its axis.
 Axis = tuple[int, int]
@@ -56,11 +56,11 @@ def enable_input_checks(program: ExportedProgram) -> Iterator[list[AssumedRange]
     assumed: list[AssumedRange] = []
 
     def compile_checked(graph: Any, code: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        checked, narrowed = enable_checks(code, declared)
-        assumed.extend(narrowed)
+        checked, restrict_to_multiples = enable_checks(code, declared)
+        assumed.extend(restrict_to_multiples)
         return original(graph, checked, *args, **kwargs)
 
-    with replaced(AotCodeCompiler, "compile", staticmethod(compile_checked)):
+    with patch_attribute(AotCodeCompiler, "compile", staticmethod(compile_checked)):
         yield assumed
 
 
@@ -163,9 +163,9 @@ def declared_ranges(program: ExportedProgram) -> dict[Axis, Dimension]:
             if isinstance(size, torch.SymInt):
                 expression, constraints = size.node.expr, program.range_constraints
                 # Of multiples, both are there: from 1 on of them as declared, and from 2 computed.
-                limits = dimension_of(
+                limits = to_dimension(
                     constraints.get(expression) or bound_sympy(expression, constraints)
                 )
                 factor, _ = expression.as_coeff_Mul()
-                ranges[place, axis] = limits.narrowed(max(int(factor), 1)) or limits
+                ranges[place, axis] = limits.restrict_to_multiples(max(int(factor), 1)) or limits
     return ranges

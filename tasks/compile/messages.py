@@ -76,7 +76,7 @@ class KernelSource:
     blocks: dict[str, int]
 
 
-Reused = Literal["", "code", "package"]
+ReusedPart = Literal["", "code", "package"]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class CompileResult:
     compile_s: float
     toolchain: dict[str, str]
     instruction_sets: tuple[str, ...] = ()
-    reused: Reused = ""
+    reused: ReusedPart = ""
     assumed: tuple[AssumedRange, ...] = ()
     kernels: tuple[str, ...] = ()
     code: str = ""
@@ -121,4 +121,4 @@ class FindPackageJob(Job["FoundPackage"]):
 class FoundPackage:
     """What is there: the package whole, its code with other weights, or nothing."""
 
-    reused: Reused
+    reused: ReusedPart

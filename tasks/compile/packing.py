@@ -31,7 +31,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import has_free_symbols, statically_known_true
 
 from handoff.artifacts.recipe.target import ArmTarget, CpuTarget
-from handoff.tasks.compile.patching import missing_internal, replaced
+from handoff.tasks.compile.patching import missing_internal, patch_attribute
 
 _ATEN = torch.ops.aten
 
@@ -86,7 +86,7 @@ def _before_constant_folding(
             change(node)
         return original(module)
 
-    with replaced(mkldnn_fusion, _HOOK, change_then_call):
+    with patch_attribute(mkldnn_fusion, _HOOK, change_then_call):
         yield
 
 

@@ -10,7 +10,7 @@ from handoff.artifacts.errors import EnvironmentLacking
 
 
 @contextmanager
-def replaced(owner: object, name: str, value: object) -> Iterator[None]:
+def patch_attribute(owner: object, name: str, value: object) -> Iterator[None]:
     """Let `owner.name` (of a module, a class or an object) be `value` until the body ends.
 
     Raises `EnvironmentLacking` where there is no such name: torch has moved it.
@@ -31,7 +31,7 @@ def replaced(owner: object, name: str, value: object) -> Iterator[None]:
 
 
 @contextmanager
-def environment(names: Mapping[str, str | None]) -> Iterator[None]:
+def patch_environment(names: Mapping[str, str | None]) -> Iterator[None]:
     """Set environment variables until the body ends; None leaves one as it is until then.
 
     All are as before afterwards, also those that the body set.

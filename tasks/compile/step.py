@@ -27,7 +27,7 @@ from torch.export import ExportedProgram
 
 from handoff.artifacts.digest import Digest, digest_file
 from handoff.artifacts.errors import BlessingRefused, HandoffError
-from handoff.artifacts.files.locks import held
+from handoff.artifacts.files.locks import lock_folder
 from handoff.artifacts.recipe.target import ArmTarget, CudaTarget, Target
 from handoff.artifacts.release.manifest import PackageFile
 from handoff.artifacts.serve.archive import EXTERN_KERNELS_FILE
@@ -65,11 +65,11 @@ from handoff.tasks.compile.messages import (
     CompileJob,
     CompileResult,
     KernelSource,
-    Reused,
+    ReusedPart,
 )
 from handoff.tasks.compile.packages import extract_kernels, extract_library, write_package
 from handoff.tasks.compile.packing import leave_linears_to_mkl, pack_convolutions
-from handoff.tasks.compile.patching import replaced
+from handoff.tasks.compile.patching import patch_attribute
 from handoff.tasks.compile.reading.cpp_source import (
     find_atomic_sums,
     require_int8,
@@ -113,7 +113,7 @@ def split_large_programs(program: ExportedProgram) -> Iterator[None]:
         return original(graph, split_constructor(code), *args, **kwargs)
 
     with (
-        replaced(AotCodeCompiler, "compile", staticmethod(compile_split)),
+        patch_attribute(AotCodeCompiler, "compile", staticmethod(compile_split)),
         config.patch(_LARGE_PROGRAM_OPTIONS),
     ):
         yield
@@ -153,7 +153,7 @@ def run(job: CompileJob) -> CompileResult:
 
     A package of the same graph, options, target and toolchain that lies in `job.cache` is taken,
     with this program's weights put in. One for a GPU is compiled whether there is one here or not.
-    The process has to be held to the target's level (`compiling_for`), which is what ATen and
+    The process has to be held to the target's level (`compile_variables`), which is what ATen and
     oneDNN go by; the compiler's `-march` alone doesn't hold them back.
     """
     toolchain = toolchain_of(compiler_for(job.target))
@@ -194,7 +194,7 @@ def _instruction_sets(target: Target, library: Path) -> tuple[str, ...]:
 class _Compilation:
     """How the packages in the staging folder came about."""
 
-    reused: Reused = ""
+    reused: ReusedPart = ""
     assumed: tuple[AssumedRange, ...] = ()
     kernels: tuple[str, ...] = ()
     toolchain: dict[str, str] = field(default_factory=dict)
@@ -235,7 +235,7 @@ def _reuse(
     if job.cache is None or job.fresh or not job.cache.is_dir():
         return None
     weights = digest_weights(program)
-    with held(job.cache):
+    with lock_folder(job.cache):
         entry = find_entry(job.cache, key)
         part = find_reusable_part(entry, weights) if entry else ""
         if entry is None or not part:

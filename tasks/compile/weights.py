@@ -23,7 +23,7 @@ from torch._inductor.fx_passes.joint_graph import UniformValueConstantFolder
 from torch.export import ExportedProgram
 
 from handoff.artifacts.machine.elf import find_section
-from handoff.tasks.compile.patching import replaced
+from handoff.tasks.compile.patching import patch_attribute
 
 # Without it, Inductor writes weights of up to 8 elements into the code.
 KEEPING_OPTIONS: dict[str, object] = {"always_keep_tensor_constants": True}
@@ -56,7 +56,7 @@ def disable_weight_folding() -> Iterator[None]:
     def deduce_value(self: Any, node: torch.fx.Node) -> Any:  # noqa: ANN401
         return self.unknown_value if node.op == "get_attr" else original(self, node)
 
-    with replaced(UniformValueConstantFolder, "_deduce_value", deduce_value):
+    with patch_attribute(UniformValueConstantFolder, "_deduce_value", deduce_value):
         yield
 
 

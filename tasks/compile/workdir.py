@@ -17,7 +17,7 @@ from torch._inductor import codecache, cpp_builder
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from handoff.artifacts.files.writing import flush, replace_folder, scratch_folder
-from handoff.tasks.compile.patching import environment, replaced
+from handoff.tasks.compile.patching import patch_attribute, patch_environment
 
 # What stands in a package where the folder's path would.
 _NEUTRAL_PATH = "/handoff"
@@ -33,7 +33,7 @@ def private_cache_folder() -> Iterator[Path]:
     parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (
         scratch_folder(parent, "place-") as folder,
-        environment({"TORCHINDUCTOR_CACHE_DIR": str(folder)}),
+        patch_environment({"TORCHINDUCTOR_CACHE_DIR": str(folder)}),
         _hide_path(folder),
     ):
         yield folder
@@ -54,8 +54,8 @@ def _hide_path(folder: Path) -> Iterator[None]:
         run(map_path_prefix(cmd_line, folder) if str(folder) in cmd_line else cmd_line, cwd)
 
     with (
-        replaced(codecache, "write", write_neutral),
-        replaced(cpp_builder, "run_compile_cmd", run_neutral),
+        patch_attribute(codecache, "write", write_neutral),
+        patch_attribute(cpp_builder, "run_compile_cmd", run_neutral),
     ):
         yield
 

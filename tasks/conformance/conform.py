@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch._inductor.compile_fx  # what takes 5 s to import, done before the first job
 
-from handoff.artifacts.conformance.table import PlainTensor, Row, Showing
+from handoff.artifacts.conformance.table import ConformanceRow, Counterexample, PlainTensor
 from handoff.tasks.compile.machine.here import require_compiler
 from handoff.tasks.conformance.bundling import (
     CapturedSample,
@@ -38,7 +38,7 @@ def prepare() -> None:
 def run(job: ConformJob) -> ConformResult:
     """Return a row for each of the job's pairs.
 
-    The process has to be held to the target's level (`compiling_for`), as a compilation's is. A
+    The process has to be held to the target's level (`compile_variables`), as a compilation's is. A
     crash of compiled code ends it.
     """
     require_compiler()
@@ -83,20 +83,20 @@ def _capture(sample: Sample) -> CapturedSample | str:
         return f"torch.export: {first_line(error)}"
 
 
-def _row(pair: Pair, outcomes: list[Outcome], obstacles: dict[Pair, str]) -> Row:
+def _row(pair: Pair, outcomes: list[Outcome], obstacles: dict[Pair, str]) -> ConformanceRow:
     of_pair = [one for one in outcomes if one.captured.sample.pair == pair]
     compiled = [one for one in of_pair if not one.obstacle]
     calls = tuple(sorted({call for one in of_pair for call in one.captured.calls}))
     reason = next((one.obstacle for one in of_pair if one.obstacle), obstacles.get(pair, ""))
     if not compiled:
-        return Row(pair.operator, pair.dtype, "not compiled", reason, calls=calls)
+        return ConformanceRow(pair.operator, pair.dtype, "not compiled", reason, calls=calls)
     wrong = [fault for one in compiled for fault in one.wrong]
     asked = sum(one.asked for one in compiled)
     if not wrong:
-        return Row(pair.operator, pair.dtype, "right", asked=asked, calls=calls)
+        return ConformanceRow(pair.operator, pair.dtype, "right", asked=asked, calls=calls)
     smallest = min(wrong, key=_size)
     questions = tuple(dict.fromkeys(one.question for one in wrong))
-    return Row(
+    return ConformanceRow(
         pair.operator, pair.dtype, "wrong", asked=asked, calls=calls,
         showing=_showing(smallest), questions=questions,
     )  # fmt: skip
@@ -106,11 +106,11 @@ def _size(wrong: WrongResult) -> tuple[int, int]:
     return sum(tensor.numel() for tensor in wrong.tensors), wrong.captured.sample.place
 
 
-def _showing(wrong: WrongResult) -> Showing:
+def _showing(wrong: WrongResult) -> Counterexample:
     fault, captured = wrong.fault, wrong.captured
     small = sum(tensor.numel() for tensor in wrong.tensors) <= 2 * _MAX_SHOWN_ELEMENTS
     inputs = tuple(map(to_plain_tensor, wrong.tensors)) if small else ()
-    return Showing(
+    return Counterexample(
         wrong.question, captured.sample.description, captured.calls, captured.code, inputs,
         fault.output, fault.wrong, fault.elements, fault.first, fault.got, fault.want,
     )  # fmt: skip

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from handoff.artifacts.conformance.storage import read_table, shipped_table
 from handoff.artifacts.conformance.table import (
     Conformance,
+    ConformanceRow,
     KnownFault,
     PlainTensor,
-    Row,
     toolchain_digest,
 )
 from handoff.artifacts.recipe.target import CpuTarget
@@ -39,7 +39,7 @@ def known_faults(table: Conformance, calls: Collection[str]) -> tuple[KnownFault
     reported together, by the first one's values.
     """
     present = set(map(kind_of, calls))
-    by_calls: dict[tuple[str, ...], list[Row]] = {}
+    by_calls: dict[tuple[str, ...], list[ConformanceRow]] = {}
     for row in table.rows:
         if row.standing not in ("wrong", "crashes"):
             continue
@@ -63,7 +63,9 @@ def kind_of(call: str) -> tuple[str, frozenset[str]]:
     return operator + mode, frozenset(kinds.split(", "))
 
 
-def _describe_fault(table: Conformance, calls: tuple[str, ...], rows: list[Row]) -> KnownFault:
+def _describe_fault(
+    table: Conformance, calls: tuple[str, ...], rows: list[ConformanceRow]
+) -> KnownFault:
     first = rows[0]
     names = ", ".join(dict.fromkeys(row.pair for row in rows))
     how = "wrong" if first.standing == "wrong" else "crashing"
@@ -79,12 +81,12 @@ def _describe_fault(table: Conformance, calls: tuple[str, ...], rows: list[Row])
     return KnownFault(calls, first.operator, description, showing.inputs if showing else ())
 
 
-def told_faults(known: KnownWrong, asked: Mapping[str, str]) -> tuple[Finding, ...]:
-    """Return the notes on all that is known; `asked` is as for `finding_of`."""
-    return (*known.notes, *(finding_of(fault, asked) for fault in known.faults))
+def fault_findings(known: KnownWrong, asked: Mapping[str, str]) -> tuple[Finding, ...]:
+    """Return the notes on all that is known; `asked` is as for `fault_finding`."""
+    return (*known.notes, *(fault_finding(fault, asked) for fault in known.faults))
 
 
-def foretold(known: KnownWrong) -> tuple[Finding, ...]:
+def preliminary_findings(known: KnownWrong) -> tuple[Finding, ...]:
     """Return the notes on what is known before any package was compared."""
     remedy = (
         "A release compares the package on such values if declared inputs lead them there, and "
@@ -93,7 +95,7 @@ def foretold(known: KnownWrong) -> tuple[Finding, ...]:
     return (*known.notes, *(_make_note(fault, remedy) for fault in known.faults))
 
 
-def finding_of(fault: KnownFault, asked: Mapping[str, str]) -> Finding:
+def fault_finding(fault: KnownFault, asked: Mapping[str, str]) -> Finding:
     """Return the note on a fault: whether, and as which case, the graph was asked for it.
 
     `asked` has the cases by the faults' names.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from handoff.artifacts.conformance.table import Conformance, KnownFault, Row
+from handoff.artifacts.conformance.table import Conformance, ConformanceRow, KnownFault
 from handoff.artifacts.host import SigningKey, Stores
 from handoff.artifacts.recipe.target import CpuTarget, Target
-from handoff.artifacts.record import Job, later
+from handoff.artifacts.record import Job, added_field
 from handoff.artifacts.release.evidence import Finding
 
 
@@ -29,8 +29,8 @@ class ConformJob(Job["ConformResult"]):
 class ConformResult:
     """A row for each pair that was asked about, and the seconds of the run that it took."""
 
-    rows: tuple[Row, ...]
-    seconds: float = later(0.0)
+    rows: tuple[ConformanceRow, ...]
+    seconds: float = added_field(0.0)
 
 
 @dataclass(frozen=True)

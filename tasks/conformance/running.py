@@ -20,12 +20,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from handoff.artifacts.conformance.storage import shipped_table
-from handoff.artifacts.conformance.table import QUESTIONS, Conformance, Row, toolchain_digest
+from handoff.artifacts.conformance.table import (
+    QUESTIONS,
+    Conformance,
+    ConformanceRow,
+    toolchain_digest,
+)
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import StepCrashed
 from handoff.artifacts.files.strict import parse_json
-from handoff.artifacts.files.writing import write_whole
-from handoff.artifacts.recipe.target import CpuTarget, compiling_for, host_cpu_model
+from handoff.artifacts.files.writing import write_atomically
+from handoff.artifacts.recipe.target import CpuTarget, compile_variables, host_cpu_model
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.conformance.messages import ConformJob, ConformResult, PairsJob
@@ -75,7 +80,7 @@ _REPORTS = (
 )  # fmt: skip
 
 
-def attach_reports(row: Row) -> Row:
+def attach_reports(row: ConformanceRow) -> ConformanceRow:
     """Return a wrong row with the numbers of the public reports on it."""
     if row.standing != "wrong":
         return row
@@ -101,7 +106,7 @@ class Progress:
     left_s: float
 
 
-Tell = Callable[[Progress], None]
+ProgressCallback = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ class RowStore:
     folder: Path
     previous: Conformance | None = None
 
-    def read(self) -> tuple[dict[str, Row], float]:
+    def read(self) -> tuple[dict[str, ConformanceRow], float]:
         """Return what is known by its pairs, and the seconds that it took to ask.
 
         What a run has found out goes before the earlier table.
@@ -144,15 +149,15 @@ class RowStore:
             seconds += result.seconds
         return rows, seconds
 
-    def write(self, rows: tuple[Row, ...], seconds: float) -> None:
+    def write(self, rows: tuple[ConformanceRow, ...], seconds: float) -> None:
         """Write rows down, and the seconds of the run that they took, all or none."""
         self.folder.mkdir(parents=True, exist_ok=True)
         name = digest_bytes(json.dumps([row.pair for row in rows]).encode()).short
         text = json.dumps(to_plain(ConformResult(rows, seconds)))
-        write_whole(self.folder / f"{name}.json", text, mode=0o666)
+        write_atomically(self.folder / f"{name}.json", text, mode=0o666)
 
 
-def make_table(plan: Plan, report_progress: Tell) -> Conformance:
+def make_table(plan: Plan, report_progress: ProgressCallback) -> Conformance:
     """Return the table of today's toolchain for the plan's target.
 
     What was asked before is taken from the plan's folder, and from the table that comes with the
@@ -187,7 +192,7 @@ def make_table(plan: Plan, report_progress: Tell) -> Conformance:
 def _process_plan(target: CpuTarget, number: int) -> ProcessPlan:
     return ProcessPlan(
         f"conform-{number}", ("conformance.conform",), environment={
-            **compiling_for(target), "PYTHONWARNINGS": "ignore",
+            **compile_variables(target), "PYTHONWARNINGS": "ignore",
         },
     )  # fmt: skip
 
@@ -197,8 +202,8 @@ def _ask_all(
     pairs: tuple[str, ...],
     store: RowStore,
     processes: list[StepProcess],
-    report_progress: Tell,
-) -> tuple[list[Row], float]:
+    report_progress: ProgressCallback,
+) -> tuple[list[ConformanceRow], float]:
     """Return a row for each pair, as it is known or asked now, and the seconds that all took."""
     stored, seconds = ({}, 0.0) if plan.again else store.read()
     rows = [stored[pair] for pair in pairs if pair in stored]
@@ -210,7 +215,7 @@ def _ask_all(
     asked, began = 0, time.monotonic()
     idle = list(processes)
 
-    def ask(bundle: tuple[str, ...]) -> tuple[Row, ...]:
+    def ask(bundle: tuple[str, ...]) -> tuple[ConformanceRow, ...]:
         process, since = idle.pop(), time.monotonic()
         try:
             found = _ask(process, plan, bundle)
@@ -230,7 +235,7 @@ def _ask_all(
     return rows, seconds + time.monotonic() - began
 
 
-def _ask(process: StepProcess, plan: Plan, bundle: tuple[str, ...]) -> tuple[Row, ...]:
+def _ask(process: StepProcess, plan: Plan, bundle: tuple[str, ...]) -> tuple[ConformanceRow, ...]:
     """Ask a bundle; in halves where it crashes, down to the pair that does."""
     job = ConformJob(plan.target, plan.options, bundle)
     try:
@@ -243,11 +248,13 @@ def _ask(process: StepProcess, plan: Plan, bundle: tuple[str, ...]) -> tuple[Row
     return result.rows
 
 
-def _crash_row(process: StepProcess, job: ConformJob, error: StepCrashed) -> Row:
+def _crash_row(process: StepProcess, job: ConformJob, error: StepCrashed) -> ConformanceRow:
     operator, _, dtype = job.pairs[0].rpartition(":")
     reason = str(error)[-300:].strip()
     try:
         process.run(replace(job, eager_only=True))
     except StepCrashed:
-        return Row(operator, dtype, "not compiled", "eager itself crashes on its samples")
-    return Row(operator, dtype, "crashes", reason)
+        return ConformanceRow(
+            operator, dtype, "not compiled", "eager itself crashes on its samples"
+        )
+    return ConformanceRow(operator, dtype, "crashes", reason)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import textwrap
 
-from handoff.artifacts.conformance.table import Conformance, PlainTensor, Row
-from handoff.artifacts.recipe.target import CpuTarget, level_of, parse_target
+from handoff.artifacts.conformance.table import Conformance, ConformanceRow, PlainTensor
+from handoff.artifacts.recipe.target import CpuTarget, isa_level_variables, parse_target
 
 _SCRIPT = '''\
 """{title}"""
@@ -45,7 +45,7 @@ for number, (want, got) in enumerate(zip(eager, compiled)):
 '''
 
 
-def repeating_script(table: Conformance, row: Row) -> str:
+def repeating_script(table: Conformance, row: ConformanceRow) -> str:
     """Return a script that compiles the row's wrong call and prints both results.
 
     On a processor that lacks the table's level it ends with a sentence. Empty for a row of which no
@@ -65,7 +65,7 @@ def repeating_script(table: Conformance, row: Row) -> str:
     tensors = ",\n    ".join(map(_literal, showing.inputs))
     title = f"{row.pair}, {showing.question}: got {showing.got}, expected {showing.want}."
     return _SCRIPT.format(
-        title=title.replace("\\", "/").replace('"', "'"), held=level_of(target),
+        title=title.replace("\\", "/").replace('"', "'"), held=isa_level_variables(target),
         flags=sorted(target.cpu_flags), target=target.slug,
         inputs=f"inputs = [\n    {tensors},\n]", forward=textwrap.indent(showing.code, "    "),
         options=options,

@@ -7,14 +7,19 @@ from collections import Counter
 from handoff.artifacts.conformance.storage import (
     conformance_statement,
     keep_table,
-    kept_toolchains,
+    list_toolchains,
     read_table,
     shipped_table,
     shipped_tables,
 )
-from handoff.artifacts.conformance.table import STANDINGS, Conformance, Row, toolchain_digest
+from handoff.artifacts.conformance.table import (
+    STANDINGS,
+    Conformance,
+    ConformanceRow,
+    toolchain_digest,
+)
 from handoff.artifacts.errors import RegistryFailed, first_line
-from handoff.artifacts.mlflow.description import with_gaps
+from handoff.artifacts.mlflow.description import add_column_gaps
 from handoff.artifacts.mlflow.registry import Catalogue
 from handoff.artifacts.printable import markdown_text
 from handoff.artifacts.release.signing import open_signer, read_trust, sign_statement
@@ -57,7 +62,7 @@ def keep_signed_table(job: KeepTableJob) -> KeptTable:
     (job.folder / "conformance.md").write_text(text, encoding="utf-8")
     (job.folder / "conformance.html").write_text(render_page(text, {}), encoding="utf-8")
     (job.folder / "conformance.json").write_bytes(job.table.to_bytes())
-    note = with_gaps(text.removeprefix("# "))
+    note = add_column_gaps(text.removeprefix("# "))
     if len(note) > _NOTE_LIMIT:
         note = text.partition("\n\n|")[0].removeprefix("# ") + "\n\nSee `conformance.html`.\n"
     catalogue = Catalogue(job.stores.tracking_uri, job.stores.artifact_root)
@@ -92,7 +97,7 @@ def render_table(table: Conformance) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: ConformanceRow) -> tuple[str, ...]:
     showing = row.showing
     shown = (
         (f"{showing.question}: {showing.arguments}", showing.got, showing.want)
@@ -118,7 +123,7 @@ def read_tables(job: ReadTablesJob) -> Tables:
     digest = toolchain_digest(toolchain)
     current = read_table(store, trust, digest)
     earlier: list[Conformance] = list(shipped_tables())
-    for other in kept_toolchains(store):
+    for other in list_toolchains(store):
         if (table := read_table(store, trust, other)) is not None:
             earlier.append(table)
     same_target = [

@@ -15,7 +15,7 @@ from handoff.artifacts.delivery.signature import (
     ModelSignature,
     TensorSpec,
 )
-from handoff.artifacts.errors import UsageProblem, told_place
+from handoff.artifacts.errors import UsageProblem, parse_message
 from handoff.tasks.deliver.capture.calls import Tensors
 from handoff.tasks.deliver.options import require_axes, require_limits, require_ranges
 
@@ -92,7 +92,7 @@ def describe_inputs(
         signature = ModelSignature(specs, (), limits)
         signature.measure_inputs(inputs)
     except ValueError as error:
-        name, expected, got = told_place(str(error))
+        name, expected, got = parse_message(str(error))
         raise UsageProblem(
             f"{name or 'the example'} doesn't fit the sizes and ranges that are declared",
             expected=expected or "what holds for the example",

@@ -20,12 +20,12 @@ from handoff.artifacts.delivery.contract import (
 )
 from handoff.artifacts.delivery.metric import EVALUATION_BATCHES, EVALUATION_BYTES, KINDS, Metric
 from handoff.artifacts.delivery.signature import ModelSignature
-from handoff.artifacts.errors import UsageProblem, did_you_mean, expected_and_got
+from handoff.artifacts.errors import UsageProblem, did_you_mean, split_expected_got
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_call
 from handoff.tasks.deliver.golden import evaluation_mode
 from handoff.tasks.deliver.messages import Arguments
-from handoff.tasks.verify.float64 import flat_tensors
-from handoff.tasks.verify.metric.measuring import value_of
+from handoff.tasks.verify.float64 import flatten_tensors
+from handoff.tasks.verify.metric.measuring import compute_metric
 from handoff.tasks.verify.metric.samples import NotComputable
 
 Batch = dict[str, torch.Tensor]
@@ -162,7 +162,7 @@ def _parse_metric(metric: str | Metric) -> Metric:
     try:
         return Metric(metric) if isinstance(metric, str) else metric
     except ValueError as error:
-        expected, got = expected_and_got(str(error))
+        expected, got = split_expected_got(str(error))
         raise UsageProblem(
             "the evaluation can't be delivered", expected=expected, got=got,
             remedy=did_you_mean(str(metric), (*_METRIC_EXAMPLES, *KINDS), "Fix the metric's name"),
@@ -184,14 +184,14 @@ def measure_eager(
     with evaluation_mode(module), torch.no_grad():
         for batch, labels in zip(evaluation.batches, evaluation.labels, strict=True):
             tensors = tuple(batch[name] for name in call.names)
-            outputs = call.select_outputs(flat_tensors(call.run(module, tensors)))
+            outputs = call.select_outputs(flatten_tensors(call.run(module, tensors)))
             pairs.append((_select_output(metric, outputs, structure), labels))
     try:
-        value, samples = value_of(metric, pairs)
+        value, samples = compute_metric(metric, pairs)
     except ImportError as error:
         return f"{metric.name} is computed at a release: {error.name} isn't installed here"
     except NotComputable as error:
-        expected, got = expected_and_got(str(error))
+        expected, got = split_expected_got(str(error))
         raise UsageProblem(
             f"{metric.name} can't be computed of the evaluation",
             expected=expected, got=got,

@@ -18,8 +18,8 @@ from torch import nn
 
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.errors import did_you_mean
-from handoff.infra.engine.budget import is_out_of_memory, out_of_memory
-from handoff.infra.engine.import_paths import searched, user_places
+from handoff.infra.engine.budget import is_out_of_memory, out_of_memory_error
+from handoff.infra.engine.import_paths import importing_from, user_search_path
 from handoff.tasks.deliver.capture.lines import one_line
 from handoff.tasks.deliver.naming import missing_function_error, refuse, require_factory
 
@@ -80,14 +80,14 @@ def make_model(factory: str, search_path: Path) -> FactoryResult:
     Raises `UsageProblem` for a wrong name, for what the factory's own code raises (with its place
     in that code), and for what is not a model with its example inputs.
     """
-    with searched(search_path):
+    with importing_from(search_path):
         function = _import_factory(factory, search_path)
         try:
             result = function()
         except (Exception, SystemExit) as error:
             # By hand it would run: what lacks is memory for this step, which is reported as that.
             if is_out_of_memory(error):
-                raise out_of_memory("deliver", error) from error
+                raise out_of_memory_error("deliver", error) from error
             raise refuse(
                 f"{factory} failed", expected="a model and its example inputs",
                 got=one_line(error), remedy="Call it by hand to see the whole trace",
@@ -97,7 +97,7 @@ def make_model(factory: str, search_path: Path) -> FactoryResult:
 
 
 def _import_factory(factory: str, search_path: Path) -> Callable[[], Any]:
-    module_name, name = require_factory(factory, search_path, user_places())
+    module_name, name = require_factory(factory, search_path, user_search_path())
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:

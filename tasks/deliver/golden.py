@@ -15,16 +15,16 @@ from handoff.artifacts.delivery.contract import Draw, Structure
 from handoff.artifacts.delivery.result import parse_result
 from handoff.artifacts.delivery.signature import REAL_OUTPUTS, Dimension, ModelSignature
 from handoff.artifacts.errors import DeliveryUnsound, HandoffError, NotCapturable
-from handoff.infra.engine.budget import is_out_of_memory, out_of_memory
+from handoff.infra.engine.budget import is_out_of_memory, out_of_memory_error
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_structure
 from handoff.tasks.deliver.capture.kinds import PACKED, is_about_packing
-from handoff.tasks.deliver.capture.lines import one_line, quote_line, raising_line, written_line
+from handoff.tasks.deliver.capture.lines import format_line, one_line, quote_line, raising_line
 from handoff.tasks.deliver.capture.losses import LossWatch
 from handoff.tasks.deliver.capture.not_running import ModelRunFailed, SampleInputs, run_failure
 from handoff.tasks.deliver.capture.random_draws import unrepeatable_error
-from handoff.tasks.deliver.capture.tracer import training_parts_left_out
-from handoff.tasks.deliver.multiples import told_multiple
-from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.deliver.capture.tracer import without_training_modules
+from handoff.tasks.deliver.multiples import suggest_multiple
+from handoff.tasks.verify.float64 import flatten_tensors
 from handoff.tasks.verify.inputs.plan import CaseSpec, draw_inputs
 
 # How far two captures of the same operators may lie apart, of an output's largest value: they
@@ -165,9 +165,9 @@ def _find_losses(module: nn.Module, call: Call, inputs: Tensors) -> tuple[int, .
     watch = LossWatch()
     with evaluation_mode(module):
         try:
-            with watch, training_parts_left_out(Counter(), watch.mark):
+            with watch, without_training_modules(Counter(), watch.mark):
                 result = call.run(module, inputs)
-            return watch.loss_indices(flat_tensors(result))
+            return watch.loss_indices(flatten_tensors(result))
         except Exception:  # noqa: BLE001 - reported as what it is by the run that follows
             return ()
 
@@ -210,14 +210,14 @@ def _advise_multiples(
     def runs(name: str, size: int) -> bool:
         spec = CaseSpec("multiple", {**example_sizes, name: size}, 0)
         try:
-            with evaluation_mode(module), training_parts_left_out():
+            with evaluation_mode(module), without_training_modules():
                 call.run(module, draw_inputs(signature, spec, inputs))
         except Exception:  # noqa: BLE001 - a model may fail in any way
             return False
         return True
 
     advice = (
-        told_multiple(name, partial(runs, name), example_sizes[name], limits)
+        suggest_multiple(name, partial(runs, name), example_sizes[name], limits)
         for name, limits in signature.dimensions.items()
     )
     return next(filter(None, advice), "")
@@ -241,7 +241,7 @@ def _packing_error(error: Exception) -> NotCapturable:
         expected="a forward that keeps the padded batch",
         got=quote_line(line) + one_line(error),
         remedy=PACKED,
-        where="" if line is None else written_line(line),
+        where="" if line is None else format_line(line),
     )
 
 
@@ -251,19 +251,19 @@ def _run_twice(module: nn.Module, call: Call, sample: SampleInputs) -> tuple[Gol
     with evaluation_mode(module):
         try:
             tensors = tuple(tensor.clone() for tensor in inputs)
-            with training_parts_left_out(left_out):
+            with without_training_modules(left_out):
                 result = call.run_in_place(module, tensors)
             changed = changed_indices(inputs, tensors)
             structure = describe_structure(call, result)
-            outputs = call.select_outputs(flat_tensors(result))
+            outputs = call.select_outputs(flatten_tensors(result))
             first = tuple(tensor.detach().clone() for tensor in outputs)
-            with training_parts_left_out():
-                second = call.select_outputs(flat_tensors(call.run(module, inputs)))
+            with without_training_modules():
+                second = call.select_outputs(flatten_tensors(call.run(module, inputs)))
         except HandoffError:
             raise
         except Exception as error:
             if is_out_of_memory(error):
-                raise out_of_memory("deliver", error) from error
+                raise out_of_memory_error("deliver", error) from error
             if sample.sizes and is_about_packing(error):
                 # Lengths of the example don't fit other sizes; nor would the capture follow.
                 raise _packing_error(error) from error

@@ -27,19 +27,19 @@ def find_multiple(runs: Callable[[int], bool], size: int, limits: Dimension) -> 
     return 0
 
 
-def declaration(limits: Dimension) -> str:
+def format_dimension(limits: Dimension) -> str:
     """Return a range as `deliver` takes it: `(16, 512, 16)`."""
     step = (limits.multiple_of,) if limits.multiple_of > 1 else ()
     return str((limits.min, limits.max, *step))
 
 
-def told_multiple(name: str, runs: Callable[[int], bool], size: int, limits: Dimension) -> str:
+def suggest_multiple(name: str, runs: Callable[[int], bool], size: int, limits: Dimension) -> str:
     """Return what to do about the dimension `name` where `find_multiple` finds one, else ''."""
     number = find_multiple(runs, size, limits)
-    multiples = limits.narrowed(number) if number else None
+    multiples = limits.restrict_to_multiples(number) if number else None
     if multiples is None:
         return ""
     return (
         f"The model runs where {name} is a multiple of {number}: declare that, dimensions="
-        f"{{'{name}': {declaration(multiples)}}}, and pad what is served to the next one"
+        f"{{'{name}': {format_dimension(multiples)}}}, and pad what is served to the next one"
     )

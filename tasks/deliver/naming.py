@@ -12,9 +12,9 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from handoff.artifacts.delivery.contract import require_model_name
-from handoff.artifacts.errors import UsageProblem, did_you_mean, expected_and_got
+from handoff.artifacts.errors import UsageProblem, did_you_mean, split_expected_got
 from handoff.artifacts.files.writing import is_free
-from handoff.infra.engine.import_paths import find_module, hidden_names
+from handoff.infra.engine.import_paths import find_module, reserved_names
 
 # What a module may make names by that its source doesn't show.
 _DYNAMIC = ("__getattr__", "__path__", "sys.modules", "globals(", "exec(", "import *", "vars(")
@@ -54,7 +54,7 @@ def require_name(name: str) -> None:
     try:
         require_model_name(name)
     except ValueError as error:
-        expected, _ = expected_and_got(str(error))
+        expected, _ = split_expected_got(str(error))
         raise UsageProblem(
             "that can't be a model's name", expected=expected, got=repr(name[:80]),
             remedy="Give another one (--name)",
@@ -101,7 +101,7 @@ def _suggest_factory(factory: str) -> str:
 def _require_reachable(module_name: str, search_path: Path) -> None:
     """Raise `UsageProblem` for a module of the folder that a library's name hides."""
     top = module_name.partition(".")[0]
-    if top in hidden_names() and PathFinder.find_spec(top, [str(search_path)]) is not None:
+    if top in reserved_names() and PathFinder.find_spec(top, [str(search_path)]) is not None:
         raise refuse(
             f"{top} in {search_path} is hidden by the library of that name",
             expected="a factory in a module with a name of its own", got=module_name,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from handoff.artifacts.delivery.signature import Dimension, require_identifier
-from handoff.artifacts.errors import UsageProblem, tensors_meant
+from handoff.artifacts.errors import UsageProblem, suggest_tensor_inputs
 from handoff.artifacts.printable import one_line
 from handoff.tasks.deliver.capture.calls import Tensors
 
@@ -122,8 +122,14 @@ def require_limits(dimensions: Mapping[str, object], used: Sequence[str]) -> Non
 def _require_multiples(name: str, least: int, most: int, number: int) -> None:
     if number >= 1 and least % number == most % number == 0:
         return
-    narrowed = Dimension(least, most).narrowed(number) if number >= 1 else None
-    suggestion = (narrowed.min, narrowed.max, number) if narrowed else (least, most)
+    restrict_to_multiples = (
+        Dimension(least, most).restrict_to_multiples(number) if number >= 1 else None
+    )
+    suggestion = (
+        (restrict_to_multiples.min, restrict_to_multiples.max, number)
+        if restrict_to_multiples
+        else (least, most)
+    )
     raise _refuse(
         f"dimensions[{name!r}] is no range of multiples",
         "(SMALLEST, LARGEST, MULTIPLE), of which the last divides the others",
@@ -168,7 +174,8 @@ def require_known(what: str, names: Mapping[str, object], known: Sequence[str]) 
     if unknown:
         raise UsageProblem(
             f"{what} {unknown[0]}", expected=f"one of {', '.join(known) or 'none at all'}",
-            got=str(unknown[0]), remedy=tensors_meant(str(unknown[0]), known, "Fix that name"),
+            got=str(unknown[0]),
+            remedy=suggest_tensor_inputs(str(unknown[0]), known, "Fix that name"),
         )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from handoff.artifacts.delivery.contract import require_model_name
 from handoff.artifacts.errors import UsageProblem
-from handoff.infra.engine.import_paths import searched
+from handoff.infra.engine.import_paths import importing_from
 from handoff.tasks.deliver.arguments import unwrap
 from handoff.tasks.deliver.factory import default_name, prepare_model
 from handoff.tasks.deliver.messages import Prepared, PrepareJob
@@ -30,7 +30,7 @@ def run(job: PrepareJob) -> Prepared:
     with redirect_output(job.prints):
         result = prepare_model(job.factory, job.search_path)
     # What forward imports is looked for when it runs.
-    with searched(job.search_path):
+    with importing_from(job.search_path):
         guessed = guessed_inputs(result) if job.reads_ranges else ()
     chosen = str(result.options.get("name") or "")
     if chosen:

@@ -24,7 +24,7 @@ from handoff.artifacts.delivery.metric import Metric
 from handoff.artifacts.delivery.signature import DECLARED, FROM_EXAMPLE, ModelSignature, TensorSpec
 from handoff.artifacts.errors import DeliveryUnsound
 from handoff.artifacts.version import ask_git
-from handoff.infra.engine.import_paths import searched
+from handoff.infra.engine.import_paths import importing_from
 from handoff.tasks.deliver.arguments import (
     Dynamic,
     Limits,
@@ -38,7 +38,7 @@ from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_call
 from handoff.tasks.deliver.capture.failures import choose_refusal
 from handoff.tasks.deliver.capture.lines import one_line
 from handoff.tasks.deliver.capture.not_running import ModelRunFailed
-from handoff.tasks.deliver.capture.tracer import training_parts_left_out
+from handoff.tasks.deliver.capture.tracer import without_training_modules
 from handoff.tasks.deliver.datasets import (
     Datasets,
     measure_eager,
@@ -58,7 +58,7 @@ from handoff.tasks.deliver.messages import Arguments, DeliverJob, DeliverResult
 from handoff.tasks.deliver.naming import require_free, require_name
 from handoff.tasks.deliver.options import require_call
 from handoff.tasks.deliver.ranges.reading import (
-    Reading,
+    RangeReading,
     guess_range,
     read_ranges,
     state_of,
@@ -127,7 +127,7 @@ def infer_ranges(
 
 
 def _watch_example(module: nn.Module, call: Call, inputs: Tensors) -> Uses:
-    with evaluation_mode(module), training_parts_left_out():
+    with evaluation_mode(module), without_training_modules():
         return watch_values(lambda *tensors: call.run(module, tensors), inputs, state_of(module))
 
 
@@ -147,12 +147,12 @@ def _watch_other_sizes(
 
 
 def _check_readings(
-    module: nn.Module, call: Call, inputs: Tensors, readings: Sequence[Reading | None]
-) -> list[Reading | None]:
+    module: nn.Module, call: Call, inputs: Tensors, readings: Sequence[RangeReading | None]
+) -> list[RangeReading | None]:
     """Return the readings; those on whose ends the model fails become guesses."""
     if _failure_at_ends(module, call, inputs, readings) == "":
         return list(readings)
-    checked: list[Reading | None] = []
+    checked: list[RangeReading | None] = []
     for index, (tensor, reading) in enumerate(zip(inputs, readings, strict=True)):
         alone = [reading if position == index else None for position in range(len(inputs))]
         why = _failure_at_ends(module, call, inputs, alone)
@@ -165,7 +165,7 @@ def _check_readings(
 
 
 def _failure_at_ends(
-    module: nn.Module, call: Call, inputs: Tensors, readings: Sequence[Reading | None]
+    module: nn.Module, call: Call, inputs: Tensors, readings: Sequence[RangeReading | None]
 ) -> str:
     """Return why the model doesn't run with the inputs that were read at their ends, or ''."""
     if all(reading is None or reading.source == "example" for reading in readings):
@@ -177,21 +177,21 @@ def _failure_at_ends(
             for tensor, reading in zip(inputs, readings, strict=True)
         )  # fmt: skip
         try:
-            with evaluation_mode(module), training_parts_left_out(), torch.no_grad():
+            with evaluation_mode(module), without_training_modules(), torch.no_grad():
                 call.run(module, ends)
         except Exception as error:  # noqa: BLE001 - a model may fail in any way; it is reported
             return one_line(error)
     return ""
 
 
-def _apply_reading(spec: TensorSpec, reading: Reading) -> TensorSpec:
+def _apply_reading(spec: TensorSpec, reading: RangeReading) -> TensorSpec:
     text = reading.text if reading.source != "example" else f"{FROM_EXAMPLE}: {reading.text}"
     plain = "".join(character if character.isprintable() else "?" for character in text)
     origin = plain if len(plain) <= _ORIGIN_LENGTH else plain[: _ORIGIN_LENGTH - 3] + "..."
     return replace(spec, low=reading.low, high=reading.high, origin=origin)
 
 
-def _range_notes(spec: TensorSpec, reading: Reading) -> tuple[str, ...]:
+def _range_notes(spec: TensorSpec, reading: RangeReading) -> tuple[str, ...]:
     option = f"ranges={{'{spec.name}': (LOW, HIGH)}}"
     if spec.is_guessed:
         return (
@@ -363,7 +363,7 @@ def run(job: DeliverJob) -> DeliverResult:
     model's class or of the factory. Without the option `lineage`, git is asked.
     """
     # What forward imports is looked for when it runs.
-    with searched(job.search_path):
+    with importing_from(job.search_path):
         return _deliver_model(job, take_model(job.factory, job.search_path))
 
 

@@ -37,7 +37,7 @@ from handoff.tasks.deliver.capture.failures import (
     describe_fallback,
     describe_static_shapes,
 )
-from handoff.tasks.deliver.capture.lines import Line, last_trace_line, one_line, written_line
+from handoff.tasks.deliver.capture.lines import Line, format_line, last_trace_line, one_line
 from handoff.tasks.deliver.capture.methods import (
     CAPTURE_METHODS,
     CapturedGraph,
@@ -56,7 +56,7 @@ from handoff.tasks.deliver.golden import (
 from handoff.tasks.deliver.messages import DeliverResult
 from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.optimize.operators import BUILT_IN, own_namespaces
-from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.float64 import flatten_tensors
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _rephrase_for_author(
         line = (folder / file).read_text(encoding="utf-8").splitlines()[int(number) - 1]
         name = line.partition(" = ")[0].strip()
         lines = [_source_line(node) for node in captured.module.graph.nodes if node.name == name]
-        record["where"] = next((written_line(found) for found in lines if found), record["where"])
+        record["where"] = next((format_line(found) for found in lines if found), record["where"])
     return error_from_record(record)
 
 
@@ -211,7 +211,7 @@ def _select_inputs(
 
 def _require_same(module: nn.Module, case: GoldenCase, what: str) -> None:
     try:
-        outputs = flat_tensors(module(*[tensor.clone() for tensor in case.inputs]))
+        outputs = flatten_tensors(module(*[tensor.clone() for tensor in case.inputs]))
         got = _describe_difference(outputs, case.outputs)
     except Exception as error:  # noqa: BLE001 - it is reported as what was got
         outputs, got = (), one_line(error)
@@ -304,6 +304,6 @@ def write_sources(module: torch.fx.GraphModule, folder: Path) -> None:
     for node in module.graph.nodes:
         line = _source_line(node)
         if line is not None and node.op.startswith("call_"):
-            lines[node.name] = written_line(line)
+            lines[node.name] = format_line(line)
     text = json.dumps(lines, indent=0, sort_keys=True) + "\n"
     (folder / SOURCES_FILE).write_text(text, encoding="utf-8")

@@ -25,7 +25,7 @@ from handoff.artifacts.errors import (
     EnvironmentLacking,
     UsageProblem,
 )
-from handoff.artifacts.waiting import Pauses
+from handoff.artifacts.waiting import Backoff
 from handoff.tasks.fetch.budget import Budget, refuse_kind
 
 _CHUNK_BYTES = 1 << 20
@@ -143,7 +143,7 @@ def _fetch(git: _Git, source: GitSource) -> None:
         "--no-write-fetch-head", "--no-auto-maintenance", "--end-of-options",
         source.url, source.commit,
     )  # fmt: skip
-    pauses = Pauses(_FIRST_PAUSE_S, cut=0.0)
+    pauses = Backoff(_FIRST_PAUSE_S, cut=0.0)
     for attempt in range(1, _TRIES + 1):
         try:
             git.run(*arguments)

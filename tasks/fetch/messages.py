@@ -11,14 +11,14 @@ from handoff.artifacts.record import Job
 
 
 @dataclass(frozen=True)
-class Sent:
+class SendResult:
     """The digest of the list of the folder's parts: all that the other side has to know."""
 
     parts: Digest
 
 
 @dataclass(frozen=True)
-class SendJob(Job[Sent]):
+class SendJob(Job[SendResult]):
     """Keep every file below `folder` as objects, which the garbage collector removes in time.
 
     Packages that were made from the `delivery` in another folder are cut as a release will cut
@@ -31,14 +31,14 @@ class SendJob(Job[Sent]):
 
 
 @dataclass(frozen=True)
-class Received:
+class ReceiveResult:
     """The folder, with every file as it was sent."""
 
     folder: Path
 
 
 @dataclass(frozen=True)
-class ReceiveJob(Job[Received]):
+class ReceiveJob(Job[ReceiveResult]):
     """Fetch the folder that was sent as `parts` into the new folder `folder`."""
 
     stores: Stores

@@ -27,7 +27,7 @@ from handoff.artifacts.delivery.uri import (
     LocalSource,
     S3Source,
     parse_delivery_uri,
-    redacted,
+    redact_uri,
 )
 from handoff.artifacts.digest import digest_folder
 from handoff.artifacts.errors import (
@@ -37,8 +37,8 @@ from handoff.artifacts.errors import (
     UsageProblem,
 )
 from handoff.artifacts.files.writing import scratch_folder
-from handoff.artifacts.stores.s3_reading import S3Place, changed
-from handoff.artifacts.waiting import Pauses
+from handoff.artifacts.stores.s3_reading import S3Location, changed_while_fetched
+from handoff.artifacts.waiting import Backoff
 from handoff.tasks.fetch.budget import Budget, refuse_kind
 from handoff.tasks.fetch.git import read_commit
 from handoff.tasks.fetch.messages import FetchJob, FetchResult
@@ -94,7 +94,7 @@ def _copy_file(name: str, folder: int, target: Path, budget: Budget) -> None:
             budget.take_bytes(len(chunk))
             copy.write(chunk)
         if size != state.st_size:
-            raise changed(name)
+            raise changed_while_fetched(name)
 
 
 def require_exists(path: Path) -> None:
@@ -118,7 +118,7 @@ def download(source: ArchiveSource, path: Path, budget: Budget) -> None:
     A server that is busy or a line that breaks is tried again for a minute. It is never another
     protocol than https, wherever the server sends us.
     """
-    pauses = Pauses(_FIRST_PAUSE_S, limit_s=_PATIENCE_S)
+    pauses = Backoff(_FIRST_PAUSE_S, limit_s=_PATIENCE_S)
     while True:
         try:
             digest = _download_once(source.url, path, budget)
@@ -129,7 +129,7 @@ def download(source: ArchiveSource, path: Path, budget: Budget) -> None:
         pauses.take(budget.remaining_s())
     if digest != source.digest.hex:
         raise DeliveryUnreadable(
-            f"{redacted(source.url)} is not what was announced",
+            f"{redact_uri(source.url)} is not what was announced",
             expected=f"sha256 {source.digest.short}...", got=f"{digest[:12]}...",
             remedy="Announce the archive that is there, or put the announced one there",
         )  # fmt: skip
@@ -184,8 +184,8 @@ class _HttpsRedirects(urllib.request.HTTPRedirectHandler):
         """Return the next request; raise `DeliveryUnreadable` where it leaves https."""
         if urlsplit(newurl).scheme != "https":
             raise DeliveryUnreadable(
-                f"{redacted(req.full_url)} redirects away from https", expected="https",
-                got=redacted(newurl), remedy="Name the archive's address behind https",
+                f"{redact_uri(req.full_url)} redirects away from https", expected="https",
+                got=redact_uri(newurl), remedy="Name the archive's address behind https",
             )  # fmt: skip
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
@@ -213,7 +213,7 @@ def _unreachable_error(url: str, error: Exception) -> DeliveryUnreachable:
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     code = f"HTTP status {error.code} " if isinstance(error, urllib.error.HTTPError) else ""
     return DeliveryUnreachable(
-        f"{redacted(url)} can't be downloaded", expected="an archive",
+        f"{redact_uri(url)} can't be downloaded", expected="an archive",
         got=f"{code}{reason}"[:200] or type(error).__name__,
         remedy="Look at the address, at the login in ~/.netrc of whoever fetches, and whether the "
         "server is up; a certificate of one's own is named by SSL_CERT_FILE",
@@ -261,7 +261,7 @@ def _fetch(
                 return folder
             copy_file(source.path, archive, Budget(budget.limits))
         case S3Source():
-            location = S3Place(source.bucket, source.key)
+            location = S3Location(source.bucket, source.key)
             archive_object = location.find_object()
             if archive_object is None:
                 _download_all(location, folder, budget)
@@ -278,7 +278,7 @@ def _fetch(
     return unpack(archive, folder, budget)
 
 
-def _download_all(location: S3Place, folder: Path, budget: Budget) -> None:
+def _download_all(location: S3Location, folder: Path, budget: Budget) -> None:
     objects = location.objects(budget.limits.files)
     folder.mkdir()
     budget.require_room(sum(item.size_bytes for item in objects))

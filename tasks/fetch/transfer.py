@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from handoff.artifacts.errors import PackageRefused
-from handoff.artifacts.files.writing import becoming
+from handoff.artifacts.files.writing import staged_folder
 from handoff.artifacts.release.layout import PARTS_LIMIT_BYTES, read_parts, write_parts
 from handoff.artifacts.stores.objects import Objects
 from handoff.artifacts.stores.store import open_store
 from handoff.infra.engine.progress import counter
 from handoff.tasks.compile.shared_weights import DeliveredTensors, delivered_parts
-from handoff.tasks.fetch.messages import Received, ReceiveJob, SendJob, Sent
+from handoff.tasks.fetch.messages import ReceiveJob, ReceiveResult, SendJob, SendResult
 
 
-def send(job: SendJob) -> Sent:
+def send(job: SendJob) -> SendResult:
     """Keep every file; raise `StoreFailed`. What the store knows already isn't sent again."""
     objects = Objects(open_store(job.stores.objects))
     paths = sorted(path for path in job.folder.rglob("*") if path.is_file())
@@ -26,10 +26,10 @@ def send(job: SendJob) -> Sent:
         )
         for path in paths
     }
-    return Sent(objects.put_bytes(write_parts(parts)))
+    return SendResult(objects.put_bytes(write_parts(parts)))
 
 
-def receive(job: ReceiveJob) -> Received:
+def receive(job: ReceiveJob) -> ReceiveResult:
     """Write the folder, every part checked by its digest, or nothing under that name.
 
     Raises `StoreFailed`, and `PackageRefused` for a list of files that leads out of the folder.
@@ -37,14 +37,14 @@ def receive(job: ReceiveJob) -> Received:
     objects = Objects(open_store(job.stores.objects))
     parts_by_name = read_parts(objects.read_bytes(job.parts, PARTS_LIMIT_BYTES))
     count = counter(sum(part.size_bytes for parts in parts_by_name.values() for part in parts))
-    with becoming(job.folder, job.parts) as partial:
+    with staged_folder(job.folder, job.parts) as partial:
         for name, parts in parts_by_name.items():
             _require_inside(name)
             path = partial / name
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.exists():
                 objects.fetch_parts(parts, path, None, progress=count)
-    return Received(job.folder)
+    return ReceiveResult(job.folder)
 
 
 def _require_inside(name: str) -> None:

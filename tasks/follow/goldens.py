@@ -14,7 +14,7 @@ from handoff.artifacts.delivery.golden import golden_difference
 from handoff.artifacts.errors import InputsRefused, PackageRefused, first_line
 from handoff.artifacts.serve.loader import LoadedModel, load
 from handoff.artifacts.serve.sealing import seal_file
-from handoff.tasks.follow.messages import TriedRelease, TryReleaseJob
+from handoff.tasks.follow.messages import TryReleaseJob, TryReleaseResult
 
 _EXAMPLE_PREFIX = "example="
 
@@ -94,7 +94,7 @@ def _format_name(model: LoadedModel) -> str:
     return f"{model.manifest.model} version {model.version}"
 
 
-def try_release(job: TryReleaseJob) -> TriedRelease:
+def try_release(job: TryReleaseJob) -> TryReleaseResult:
     """Open the package, call it on its examples, and compare with what the release holds.
 
     Raises `PackageRefused` for one that isn't as it was signed, doesn't fit or gives others.
@@ -103,4 +103,4 @@ def try_release(job: TryReleaseJob) -> TriedRelease:
         job.folder, keys=job.keys, name=job.model, version=job.version, target=job.target,
         file=job.file,
     )  # fmt: skip
-    return TriedRelease(warm_up(model, job.folder))
+    return TryReleaseResult(warm_up(model, job.folder))

@@ -10,14 +10,14 @@ from handoff.artifacts.record import Job
 
 
 @dataclass(frozen=True)
-class TriedRelease:
+class TryReleaseResult:
     """How many examples it was called on, each of whose outputs was as the original model's."""
 
     examples: int
 
 
 @dataclass(frozen=True)
-class TryReleaseJob(Job[TriedRelease]):
+class TryReleaseJob(Job[TryReleaseResult]):
     """Open the package for `target` in a pulled `folder`, call it on its examples, and compare.
 
     `keys` are the paths of the public keys of which one has to have signed it, `model` and

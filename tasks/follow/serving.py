@@ -19,7 +19,7 @@ from handoff.artifacts.release.releases import Releases, SignedRelease
 from handoff.artifacts.release.signing import Trust
 from handoff.artifacts.serve.loader import FileName, Layouts
 from handoff.artifacts.stores.store import open_store
-from handoff.tasks.registry.pull import Progress, choose_target, keep
+from handoff.tasks.registry.pull import Progress, choose_target, write_release
 
 # A store that is away is asked again by the next look, and what is served stays meanwhile.
 _PATIENCE_S = 10.0
@@ -58,7 +58,7 @@ class Alias:
     ) -> TargetRecord:
         """Fetch the package for `target`, or the best for this machine, verified, into `to`."""
         chosen = choose_target(release.manifest, target, installed_torch())
-        keep(self.releases, release, chosen, to, progress)
+        write_release(self.releases, release, chosen, to, progress)
         return chosen
 
     def _cached_entry(self) -> LedgerEntry | None:

@@ -12,12 +12,12 @@ import torch.fx
 
 from handoff.artifacts.delivery.signature import REAL_OUTPUTS, Dimension
 from handoff.artifacts.release.evidence import Finding
-from handoff.tasks.deliver.capture.lines import place_of
+from handoff.tasks.deliver.capture.lines import node_location
 from handoff.tasks.deliver.capture.random_draws import RandomDraws
-from handoff.tasks.deliver.multiples import declaration, told_multiple
+from handoff.tasks.deliver.multiples import format_dimension, suggest_multiple
 from handoff.tasks.intake.loading import LoadedDelivery
-from handoff.tasks.optimize.capture import reason_of
-from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.optimize.capture import summarize_export_error
+from handoff.tasks.verify.float64 import flatten_tensors
 from handoff.tasks.verify.inputs.plan import CaseSpec, middle_sizes
 
 Tensors = tuple[torch.Tensor, ...]
@@ -31,7 +31,7 @@ _ROW_RTOL_FLOAT32 = 1e-3
 def call(module: torch.fx.GraphModule, inputs: Tensors) -> Tensors:
     """Return the outputs for copies of `inputs`, flattened; shapes and dtypes are the model's."""
     with torch.no_grad():
-        return flat_tensors(module(*[tensor.clone() for tensor in inputs]))
+        return flatten_tensors(module(*[tensor.clone() for tensor in inputs]))
 
 
 def is_runnable(module: torch.fx.GraphModule, inputs: Tensors) -> bool:
@@ -59,7 +59,7 @@ def example_failure(error: Exception) -> Finding:
     return Finding(
         "example-fails",
         "unsound",
-        f"the model fails on its example: {reason_of(error)}",
+        f"the model fails on its example: {summarize_export_error(error)}",
         "Deliver it again with example inputs that it can be called with",
     )
 
@@ -160,7 +160,7 @@ def _random_findings(watcher: _Watcher, *, is_repeatable: bool) -> Iterator[Find
             "unsound",
             f"{node.name} draws random numbers ({name}) each time it runs",
             "Take it out of the forward; a functional dropout needs training=self.training",
-            place_of(node),
+            node_location(node),
         )
     if not is_repeatable:
         yield Finding(
@@ -168,7 +168,7 @@ def _random_findings(watcher: _Watcher, *, is_repeatable: bool) -> Iterator[Find
             "unsound",
             "the same input gives different outputs when it is run twice",
             "Take random operators, active dropout and state out of the forward",
-            place_of(next(iter(watcher.random_nodes))) if watcher.random_nodes else "",
+            node_location(next(iter(watcher.random_nodes))) if watcher.random_nodes else "",
         )
 
 
@@ -205,7 +205,7 @@ def _precision_findings(
             f"{watcher.first_float64.name} makes float64 of inputs and weights that hold none"
             + (", and so does an output" if of_outputs else ""),
             "Name the dtype where a tensor is made from Python or NumPy numbers",
-            place_of(watcher.first_float64),
+            node_location(watcher.first_float64),
         )
 
 
@@ -248,7 +248,7 @@ def _find_failure(delivery: LoadedDelivery, name: str, size: int) -> _Failure | 
     try:
         call(delivery.module, inputs)
     except Exception as error:  # noqa: BLE001 - as above: any failure is the finding
-        return _Failure(reason_of(error), _locate_failure(delivery.module, inputs))
+        return _Failure(summarize_export_error(error), _locate_failure(delivery.module, inputs))
     return None
 
 
@@ -262,7 +262,7 @@ def _multiple_remedy(delivery: LoadedDelivery, name: str, limits: Dimension) -> 
         drawn = delivery.draw(CaseSpec("multiple", {**example_sizes, name: size}, 0))
         return is_runnable(delivery.module, drawn)
 
-    return told_multiple(name, runs, example_sizes[name], limits)
+    return suggest_multiple(name, runs, example_sizes[name], limits)
 
 
 def _locate_failure(module: torch.fx.GraphModule, inputs: Tensors) -> str:
@@ -270,7 +270,7 @@ def _locate_failure(module: torch.fx.GraphModule, inputs: Tensors) -> str:
     walker = _Walker(module)
     with torch.no_grad(), contextlib.suppress(Exception):
         walker.run(*inputs)
-    return place_of(walker.current) if walker.current else ""
+    return node_location(walker.current) if walker.current else ""
 
 
 class _Walker(torch.fx.Interpreter):
@@ -285,7 +285,7 @@ class _Walker(torch.fx.Interpreter):
         self.current = n
         value = super().run_node(n)
         if n.op != "get_attr":
-            self.size_bytes += sum(tensor.nbytes for tensor in flat_tensors(value))
+            self.size_bytes += sum(tensor.nbytes for tensor in flatten_tensors(value))
         return value
 
 
@@ -324,9 +324,8 @@ def _check_largest_size(
         "unsound",
         f"{name} is declared up to {largest}, and the model runs up to {fits}: at {fails} it fails "
         f"with {failure.reason}",
-        f"Declare dimensions={{'{name}': {declaration(replace(limits, max=fits))}}}, or enlarge "
-        "what limits the "
-        "model there",
+        f"Declare dimensions={{'{name}': {format_dimension(replace(limits, max=fits))}}}, or "
+        "enlarge what limits the model there",
         failure.where,
     )
 

@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 
 from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.artifacts.release.evidence import Finding
-from handoff.tasks.deliver.capture.lines import place_of
-from handoff.tasks.deliver.capture.not_running import BAGS
+from handoff.tasks.deliver.capture.lines import node_location
+from handoff.tasks.deliver.capture.not_running import BAGS_REMEDY
 
 # torch.fx's name for a tensor that is no parameter, no buffer and no attribute of the model: one
 # that forward made, or found outside of the model.
@@ -44,7 +44,7 @@ def unused_inputs(module: torch.fx.GraphModule) -> Iterator[Finding]:
                 "limit",
                 f"the input {node.target} is used by nothing",
                 "Drop it from the model, or check that it was not lost in tracing",
-                place_of(node),
+                node_location(node),
             )
 
 
@@ -63,7 +63,7 @@ def constant_outputs(module: torch.fx.GraphModule) -> Iterator[Finding]:
         f"no input leads to {'any output' if is_every else f'output {constant[0]}'}",
         "Check that the forward uses its inputs: what it computed without them is fixed in the "
         "graph",
-        place_of(outputs[constant[0]]) if constant else "module.py",
+        node_location(outputs[constant[0]]) if constant else "module.py",
     )
 
 
@@ -93,7 +93,7 @@ def burnt_in_constants(module: torch.fx.GraphModule, *, proven: bool) -> Iterato
                 f"{label} was made while forward was traced, is no parameter or buffer, and looks "
                 "drawn at random: each call of the original would draw again",
                 "Take the random operator out of the forward, or register the tensor as a buffer",
-                place_of(node),
+                node_location(node),
             )
         elif value.numel() > 1 and not proven:
             yield Finding(
@@ -101,7 +101,7 @@ def burnt_in_constants(module: torch.fx.GraphModule, *, proven: bool) -> Iterato
                 "note",
                 f"{label} was made while forward was traced, and is fixed since",
                 "Nothing needs to be done if it doesn't depend on the call",
-                place_of(node),
+                node_location(node),
             )
 
 
@@ -122,7 +122,7 @@ def fixed_numbers(module: torch.fx.GraphModule, *, proven: bool) -> Iterator[Fin
                 f"{node.name} computes with the number {numbers[0]}, which changes nothing: a "
                 "counter or a setting that was read when forward was traced is fixed since",
                 "Make it an input of forward, or take it out if it is always that number",
-                place_of(node),
+                node_location(node),
             )
 
 
@@ -160,7 +160,7 @@ def float_ids(module: torch.fx.GraphModule, inputs: Sequence[TensorSpec]) -> Ite
                 f"the input {source.target} is turned into {casts[str(node.target)]}: float32 "
                 "holds whole numbers only up to 16777216",
                 "Take ids as int64 inputs of their own",
-                place_of(node),
+                node_location(node),
             )
             return
 
@@ -182,7 +182,7 @@ def value_reads(module: torch.fx.GraphModule) -> Iterator[Finding]:
             f"{reads[0].name} reads a value out of a tensor{more}: what is computed with it can't "
             "be fused, a GPU is waited for, and a compiler may fix it to one value",
             "Keep it a tensor: x.max() broadcasts as x.max().item() does",
-            place_of(reads[0]),
+            node_location(reads[0]),
         )
 
 
@@ -198,8 +198,8 @@ def bag_offsets(module: torch.fx.GraphModule) -> Iterator[Finding]:
                 f"{source.target} says where the bags of {node.name} begin: it has to begin with 0 "
                 "and to rise, which no contract can declare, and inputs that are drawn to compare "
                 "a package on don't",
-                BAGS,
-                place_of(node),
+                BAGS_REMEDY,
+                node_location(node),
             )
 
 

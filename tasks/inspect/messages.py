@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from handoff.artifacts.delivery.contract import NOTHING_SAID, Lineage
+from handoff.artifacts.delivery.contract import NO_LINEAGE, Lineage
 from handoff.artifacts.record import Job
 from handoff.artifacts.release.evidence import Finding, Verdict
 
@@ -20,7 +20,7 @@ class TraceabilityJob(Job["TraceabilityResult"]):
 
     staging: Path
     required_lineage: tuple[str, ...] = ()
-    said: Lineage = NOTHING_SAID
+    said: Lineage = NO_LINEAGE
     exports: bool = False
 
 

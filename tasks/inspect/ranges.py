@@ -8,10 +8,10 @@ import torch
 
 from handoff.artifacts.delivery.signature import DECLARED, TensorSpec
 from handoff.artifacts.release.evidence import Finding
-from handoff.tasks.deliver.ranges.reading import Reading, read_ranges, state_of, watch_values
+from handoff.tasks.deliver.ranges.reading import RangeReading, read_ranges, state_of, watch_values
 from handoff.tasks.inspect.behaviour import Tensors, call
 from handoff.tasks.intake.loading import LoadedDelivery
-from handoff.tasks.optimize.capture import reason_of
+from handoff.tasks.optimize.capture import summarize_export_error
 
 _REMEDY = (
     "Say what is served: ranges={{'{0}': (LOW, HIGH)}} of deliver, low and high in delivery.toml"
@@ -59,7 +59,7 @@ def _guessed_range_finding(spec: TensorSpec) -> Finding:
 
 
 def _check_table_bounds(
-    delivery: LoadedDelivery, inputs: Tensors, index: int, reading: Reading
+    delivery: LoadedDelivery, inputs: Tensors, index: int, reading: RangeReading
 ) -> Finding | None:
     """Return the finding of ids that no table has, where the model fails on them indeed."""
     spec = delivery.contract.inputs[index]
@@ -78,7 +78,7 @@ def _check_table_bounds(
             "ids-beyond-table",
             "unsound",
             f"{spec.name} may be {end:.0f} by the contract, and the model takes {reading.low:.0f} "
-            f"to {reading.high:.0f} ({reading.text}): {reason_of(error)}",
+            f"to {reading.high:.0f} ({reading.text}): {summarize_export_error(error)}",
             _REMEDY.format(spec.name),
             "delivery.toml",
         )
@@ -86,7 +86,7 @@ def _check_table_bounds(
 
 
 def _check_narrow_range(
-    spec: TensorSpec, low: float, high: float, reading: Reading
+    spec: TensorSpec, low: float, high: float, reading: RangeReading
 ) -> Iterator[Finding]:
     """Find what is refused though the graph would take it, unless somebody said so."""
     if spec.origin == DECLARED:

@@ -23,7 +23,7 @@ from handoff.tasks.inspect.messages import TraceabilityJob, TraceabilityResult
 from handoff.tasks.inspect.ranges import input_ranges
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
 from handoff.tasks.optimize.capture import capture
-from handoff.tasks.timing.conditions import shared_with
+from handoff.tasks.timing.conditions import sharing_threads
 from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.inputs.plan import plan_cases
 
@@ -175,11 +175,11 @@ def _matches_in_training_mode(delivery: LoadedDelivery, inputs: Tensors, want: T
 def run(job: TraceabilityJob) -> TraceabilityResult:
     """Return the verdict on the delivery in `job.staging`."""
     delivery = read_delivery(job.staging)
-    with shared_with(1):
+    with sharing_threads(1):
         findings = _examine(delivery)
         if job.exports and judge(tuple(findings)) != "unsound":
             findings += _check_exportable(delivery)
-    source = delivery.contract.source.completed(job.said)
+    source = delivery.contract.source.merge_lineage(job.said)
     findings += missing_lineage(source, job.required_lineage)
     # An example that fails is found by each check that runs it.
     distinct = tuple(dict.fromkeys(findings))

@@ -17,7 +17,7 @@ from handoff.artifacts.errors import BlessingRefused
 from handoff.tasks.intake.loading import LoadedDelivery
 from handoff.tasks.localize.messages import LeaveOut, LocalizeJob, Subsystem
 from handoff.tasks.localize.trials import BudgetSpent, PartResult, Trials
-from handoff.tasks.optimize.calibration import calibration_of
+from handoff.tasks.optimize.calibration import choose_calibration
 from handoff.tasks.optimize.capture import capture
 from handoff.tasks.optimize.check import PassCheck, covered_by_metric
 from handoff.tasks.optimize.passes import PASSES
@@ -102,8 +102,8 @@ def find_pass(job: LocalizeJob, delivery: LoadedDelivery, inputs: Tensors) -> tu
     recipe = replace(job.recipe, broken_passes="refuse")
     exportable = partial(require_exportable, delivery=delivery)
     check = PassCheck(
-        recipe, [inputs], delivery.module, exportable, calibration_of(delivery),
-        covered=covered_by_metric(recipe, delivery),
+        recipe, [inputs], delivery.module, exportable, choose_calibration(delivery),
+        metric_output_index=covered_by_metric(recipe, delivery),
     )  # fmt: skip
     chosen = [(choice, PASSES[choice.name](choice.parameters)) for choice in recipe.passes]
     module = delivery.module

@@ -18,7 +18,7 @@ from handoff.artifacts.recipe.tolerance import Deviation
 from handoff.tasks.verify.compare import compare, is_decision, typical_error
 from handoff.tasks.verify.conditioning import Conditioning
 from handoff.tasks.verify.elements import FEWEST_RUNS, room_of_moves
-from handoff.tasks.verify.inputs.special import Values
+from handoff.tasks.verify.inputs.special import ValueKind
 from handoff.tasks.verify.loading import Tensors
 from handoff.tasks.verify.reference import ReferenceCase
 from handoff.tasks.verify.scale import Scale, find_scale
@@ -73,7 +73,7 @@ def judge(
     float64: Tensors,
     recipe: Recipe,
     *,
-    values: Values = "drawn",
+    values: ValueKind = "drawn",
     conditioning: Conditioning | None = None,
 ) -> list[JudgedOutput]:
     """Return each output compared as `tasks.verify` does, but for the typical error of this case.

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 
-from handoff.artifacts.recipe.target import level_of
+from handoff.artifacts.recipe.target import isa_level_variables
 from handoff.infra.engine import import_paths
 from handoff.tasks.compile.machine.here import has_march_option
-from handoff.tasks.compile.patching import environment
+from handoff.tasks.compile.patching import patch_environment
 from handoff.tasks.compile.weights import KEEPING_OPTIONS
 from handoff.tasks.localize.messages import LocalizeJob, LocalizeResult
 from handoff.tasks.localize.subgraph import Subgraph
@@ -157,7 +157,7 @@ def write_script(job: LocalizeJob, part: Subgraph, result: LocalizeResult) -> Pa
     torch.save(tensors, job.reproduction / TENSORS_FILE)
     text = _TEMPLATE.format(
         what="\n".join(line for node in result.nodes for line in _comment_lines(describe(node))),
-        held=level_of(job.target),
+        held=isa_level_variables(job.target),
         extensions=tuple(name.partition("@")[0] for name in job.recipe.extensions),
         options=pprint.pformat(_options(job), width=96),
         dynamic=part.dynamic,
@@ -184,14 +184,14 @@ def shows_fault(trials: Trials, script: Path) -> bool:
         trials.notes.append("the budget was spent before the script was run")
         return False
     # An extension is found where this process finds it.
-    search_paths = [*sys.path, *import_paths.places_for(trials.job.recipe.extensions)]
+    search_paths = [*sys.path, *import_paths.extension_search_path(trials.job.recipe.extensions)]
     variables = {
         "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in search_paths),
         # The script would set them before it imports torch, which is imported when it begins.
-        **level_of(trials.job.target),
+        **isa_level_variables(trials.job.target),
     }
     log = trials.job.folder / "script.log"
-    with environment(variables), log.open("wb") as output:
+    with patch_environment(variables), log.open("wb") as output:
         try:
             completed = subprocess.run(
                 [sys.executable, "-c", _READ_FIRST, str(script.absolute())], stdout=output,

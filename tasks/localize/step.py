@@ -27,7 +27,7 @@ from handoff.tasks.localize.search import Search
 from handoff.tasks.localize.trials import BudgetSpent, Trials
 from handoff.tasks.localize.verdict import format_verdict
 from handoff.tasks.optimize.programs import load_program
-from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.float64 import flatten_tensors
 from handoff.tasks.verify.reference import ReferenceCase, load_cases
 
 
@@ -109,7 +109,7 @@ def _find_wrong_case(
     module = program.module(check_guards=False)
     for case in cases:
         with torch.no_grad():
-            outputs = flat_tensors(module(*[tensor.clone() for tensor in case.inputs]))
+            outputs = flatten_tensors(module(*[tensor.clone() for tensor in case.inputs]))
         wrong = worst_fault(judge_case(case, outputs, job.recipe, module))
         if wrong is not None:
             return case, wrong

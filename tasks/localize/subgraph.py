@@ -15,9 +15,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.value_ranges import bound_sympy
 
 from handoff.tasks.optimize.passes.state import lifted_tensors
-from handoff.tasks.optimize.ranges import dimension_of
+from handoff.tasks.optimize.ranges import to_dimension
 from handoff.tasks.verify.conditioning import Conditioning
-from handoff.tasks.verify.float64 import flat_tensors, lifted_inputs, run_in_float64
+from handoff.tasks.verify.float64 import flatten_tensors, lift_inputs, run_in_float64
 from handoff.tasks.verify.loading import Tensors
 
 
@@ -43,7 +43,7 @@ def record(program: ExportedProgram, inputs: Tensors) -> dict[str, Any]:
     """
     interpreter = _RecordingInterpreter(program.graph_module)
     with torch.no_grad():
-        interpreter.run(*[tensor.clone() for tensor in lifted_inputs(program, inputs)])
+        interpreter.run(*[tensor.clone() for tensor in lift_inputs(program, inputs)])
     return interpreter.values
 
 
@@ -74,7 +74,7 @@ class Subgraph:
     def run(self) -> tuple[Tensors, Tensors]:
         """Return the outputs in the program's precisions, and those in float64, both flattened."""
         with torch.no_grad():
-            outputs = flat_tensors(self.module(*[tensor.clone() for tensor in self.inputs]))
+            outputs = flatten_tensors(self.module(*[tensor.clone() for tensor in self.inputs]))
         return outputs, run_in_float64(self.module, self.inputs)[0]
 
     def conditioning(self, eager: Tensors) -> Conditioning:
@@ -210,5 +210,5 @@ class _Cutter:
             if isinstance(declared, torch.SymInt) and size > 1:
                 limits = bound_sympy(declared.node.expr, self._program.range_constraints)
                 # Inductor can't compile for a size without a bound.
-                found[axis] = min(dimension_of(limits).max, 1 << 31)
+                found[axis] = min(to_dimension(limits).max, 1 << 31)
         return found

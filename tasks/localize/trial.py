@@ -25,7 +25,7 @@ from torch._inductor.compiler_bisector import CompilerBisector
 
 from handoff.tasks.compile import step as compiling
 from handoff.tasks.compile.messages import CompileJob
-from handoff.tasks.compile.patching import replaced
+from handoff.tasks.compile.patching import patch_attribute
 from handoff.tasks.localize.messages import LeaveOut, Subsystem, SubsystemUse, TrialJob, TrialResult
 from handoff.tasks.verify.loading import PACKAGE, SHARED_LIBRARY, open_package, open_shared_library
 
@@ -74,5 +74,5 @@ def leave_out(parts: Sequence[LeaveOut]) -> Iterator[list[SubsystemUse]]:
         sites.append(SubsystemUse(subsystem, index, what))
         return any(p.subsystem == subsystem and p.first <= index < p.last for p in parts)
 
-    with replaced(CompilerBisector, "disable_subsystem", staticmethod(disable_subsystem)):
+    with patch_attribute(CompilerBisector, "disable_subsystem", staticmethod(disable_subsystem)):
         yield sites

@@ -12,7 +12,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import BlessingRefused, StepCrashed
-from handoff.artifacts.recipe.target import compiling_for
+from handoff.artifacts.recipe.target import compile_variables
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.localize.measure import JudgedOutput, judge, worst_fault
 from handoff.tasks.localize.messages import LeaveOut, LocalizeJob, SubsystemUse, TrialJob
@@ -172,7 +172,7 @@ class Trials:
 def trial_environment(job: LocalizeJob) -> dict[str, str]:
     """Return the variables that hold torch, oneDNN and MKL to the target's level."""
     return {
-        **compiling_for(job.target),
+        **compile_variables(job.target),
         # What this process has found out about the machine by compiling is there.
         "TORCHINDUCTOR_CACHE_DIR": cache_dir(),
     }

@@ -30,7 +30,7 @@ class SurveyJob(Job["Survey"]):
 
 
 @dataclass(frozen=True)
-class Surveyed:
+class ModelSurvey:
     """One model: the version that is served, and what has `changed` since it was made.
 
     With nothing changed there is nothing to do, and `why` says so; `kept_back` is a version that an
@@ -59,7 +59,7 @@ class Surveyed:
 class Survey:
     """Every model that was looked at, and what would be built with."""
 
-    models: tuple[Surveyed, ...]
+    models: tuple[ModelSurvey, ...]
     toolchain: dict[str, str] = field(default_factory=dict)
 
 

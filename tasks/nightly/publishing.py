@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.mlflow.description import RunAddress, linked_run, with_gaps
+from handoff.artifacts.mlflow.description import RunAddress, add_column_gaps, link_run
 from handoff.artifacts.mlflow.registry import Catalogue
 from handoff.artifacts.night import Night, note_row, read_nights, read_rows, write_night
 from handoff.artifacts.stores.store import open_store
@@ -81,9 +81,9 @@ def describe_night(night: Night, markdown: str, run: RunAddress, flow_run: str) 
         f"{headline(night)}.",
         format_outcomes(night),
         f"[Each model's figures and why]({run.link(f'/artifacts/{PAGE_FILE}')}) · "
-        + (f"flow run {linked_run(flow_run)}" if flow_run else "no flow run"),
+        + (f"flow run {link_run(flow_run)}" if flow_run else "no flow run"),
     ]
-    table = with_gaps(markdown.partition("\n\n")[2])
+    table = add_column_gaps(markdown.partition("\n\n")[2])
     if len(table) + sum(map(len, parts)) <= _NOTE_LIMIT:
         parts.append(table)
     return "\n\n".join(part for part in parts if part)

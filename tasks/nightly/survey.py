@@ -16,7 +16,7 @@ from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.release.releases import Releases, open_releases
 from handoff.tasks.compile.fingerprint import fingerprint_release
 from handoff.tasks.compile.toolchain import changes_since, toolchain_today
-from handoff.tasks.nightly.messages import Survey, Surveyed, SurveyJob
+from handoff.tasks.nightly.messages import ModelSurvey, Survey, SurveyJob
 
 # What was found out in one of these isn't found out again.
 _LAST_NIGHTS = 30
@@ -33,7 +33,7 @@ def run(job: SurveyJob) -> Survey:
     """
     stores = job.stores
     releases = open_releases(stores.objects, stores.trusted, stores.seen)
-    releases.require_there()
+    releases.require_ledgers()
     nights = () if job.models else _last_nights(releases)
     decisions = _past_decisions(nights)
     models = job.models or releases.models()
@@ -46,13 +46,13 @@ def run(job: SurveyJob) -> Survey:
 
 def _survey_model(
     releases: Releases, job: SurveyJob, model: str, decisions: _Decisions
-) -> Iterator[Surveyed]:
+) -> Iterator[ModelSurvey]:
     """Give what there is to say of one model; nothing for one that the alias doesn't serve."""
     try:
         pointer = releases.require_head(model).entry.aliases.get(job.alias)
         if pointer is None:
             if job.models:
-                yield Surveyed(model, 0, Recipe(), problem=f"it has no alias {job.alias}")
+                yield ModelSurvey(model, 0, Recipe(), problem=f"it has no alias {job.alias}")
             return
         release = releases.read(model, pointer)
         manifest = release.manifest
@@ -61,9 +61,9 @@ def _survey_model(
         recipe = read_recipe(path) if path.exists() else manifest.recipe
         today = fingerprint_release(manifest.delivery, recipe, job.compiler)
         if today == manifest.fingerprint:
-            yield Surveyed(model, pointer.version, recipe, why="nothing has changed")
+            yield ModelSurvey(model, pointer.version, recipe, why="nothing has changed")
             return
-        survey = Surveyed(model, pointer.version, recipe, today=str(today))
+        survey = ModelSurvey(model, pointer.version, recipe, today=str(today))
         decision = decisions.get((model, pointer.version, str(today)))
         if decision and decision.outcome == "kept":
             why = f"version {decision.new}, made by today's toolchain, is kept back: {decision.why}"
@@ -77,7 +77,7 @@ def _survey_model(
         )
     except (HandoffError, ValueError) as error:
         # What one model's ledger or recipe has must not stop the night of the others.
-        yield Surveyed(model, 0, Recipe(), problem=str(error))
+        yield ModelSurvey(model, 0, Recipe(), problem=str(error))
 
 
 def _last_nights(releases: Releases) -> tuple[Night, ...]:
@@ -90,7 +90,7 @@ def _last_nights(releases: Releases) -> tuple[Night, ...]:
 
 def _lost_models(
     nights: tuple[Night, ...], alias: str, surveyed: set[str], store: str
-) -> Iterator[Surveyed]:
+) -> Iterator[ModelSurvey]:
     """Give the models that were served when a night last looked, and aren't there any more.
 
     It is reported once: the row of the night that does so is the newest then, and serves nothing.
@@ -104,7 +104,7 @@ def _lost_models(
                 f"{LOST}{store} any more: look whether that is the right store, and "
                 "whether somebody has removed it there"
             )
-            yield Surveyed(model, 0, Recipe(), problem=problem)
+            yield ModelSurvey(model, 0, Recipe(), problem=problem)
 
 
 def _past_decisions(nights: tuple[Night, ...]) -> _Decisions:

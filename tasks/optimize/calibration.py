@@ -10,7 +10,7 @@ from handoff.tasks.verify.inputs.plan import plan_cases
 _CALIBRATION_HINT = "deliver(..., calibration=batches) brings more"
 
 
-def calibration_of(delivery: LoadedDelivery) -> Calibration:
+def choose_calibration(delivery: LoadedDelivery) -> Calibration:
     """Return the batches that show best what is served, with a word on whose they are."""
     if delivery.calibration:
         source = f"ranges of {len(delivery.calibration)} batches of {CALIBRATION_FILE}"

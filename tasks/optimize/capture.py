@@ -17,9 +17,9 @@ from handoff.artifacts.delivery.contract import NO_STRUCTURE, Structure
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.errors import DeliveryUnsound, EnvironmentLacking
 from handoff.tasks.deliver.capture.failures import note_size_decision, obstacle_of
-from handoff.tasks.deliver.capture.lines import Line, place_of, quote_line, written_line
-from handoff.tasks.deliver.multiples import declaration
-from handoff.tasks.optimize.ranges import dimension_of
+from handoff.tasks.deliver.capture.lines import Line, format_line, node_location, quote_line
+from handoff.tasks.deliver.multiples import format_dimension
+from handoff.tasks.optimize.ranges import to_dimension
 from handoff.tasks.verify.inputs.plan import CaseSpec, draw_inputs
 
 # Sizes to trace with: torch.export specialises on 0 and 1, and two dimensions of the same size
@@ -124,8 +124,8 @@ def _capture_error(
 ) -> DeliveryUnsound:
     obstacle = obstacle_of(error)
     nodes = module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ()
-    locations = [place_of(node) for node in nodes if node.name == obstacle.node]
-    locations += [written_line(obstacle.line)] if obstacle.line else []
+    locations = [node_location(node) for node in nodes if node.name == obstacle.node]
+    locations += [format_line(obstacle.line)] if obstacle.line else []
     recurrent = _first_recurrent_layer(module)
     where = next(iter(locations), recurrent)
     if not obstacle.what:
@@ -135,7 +135,9 @@ def _capture_error(
         return DeliveryUnsound(
             "the model can't be captured for the sizes that the delivery declares",
             expected=f"a graph that holds for {', '.join(declared) or 'the declared shapes'}",
-            got=guards or _describe_specialization(error, obstacle.line) or reason_of(error),
+            got=guards
+            or _describe_specialization(error, obstacle.line)
+            or summarize_export_error(error),
             remedy=_STEPS if recurrent else _suggest_multiples(error, signature) or default,
             where=where,
         )
@@ -170,7 +172,7 @@ def _first_recurrent_layer(module: torch.nn.Module) -> str:
         return ""
     layers = {name for name, part in module.named_modules() if isinstance(part, torch.nn.RNNBase)}
     nodes = (node for node in module.graph.nodes if node.op == "call_module")
-    return next((place_of(node) for node in nodes if node.target in layers), "")
+    return next((node_location(node) for node in nodes if node.target in layers), "")
 
 
 def _describe_guards(error: Exception) -> str:
@@ -189,9 +191,9 @@ def _suggest_multiples(error: Exception, signature: ModelSignature) -> str:
     declared = []
     for name, number in re.findall(r"^\s*(\w+) = (\d+)\*_\w+\s*$", str(error), re.MULTILINE):
         limits = signature.dimensions.get(name)
-        narrowed = limits.narrowed(int(number)) if limits else None
-        if narrowed is not None:
-            declared.append(f"'{name}': {declaration(narrowed)}")
+        restrict_to_multiples = limits.restrict_to_multiples(int(number)) if limits else None
+        if restrict_to_multiples is not None:
+            declared.append(f"'{name}': {format_dimension(restrict_to_multiples)}")
     if not declared:
         return ""
     return (
@@ -217,7 +219,7 @@ _ADVICE = re.compile(
 )
 
 
-def reason_of(error: Exception) -> str:
+def summarize_export_error(error: Exception) -> str:
     """Return an error of torch's as one line, without its advice to those who call export."""
     text = _ADVICE.sub("", str(error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -250,7 +252,7 @@ def describe_outputs(
             else:
                 name = f"output{index}_axis{axis}"
                 bounds = size.node.shape_env.bound_sympy(size.node.expr)
-                computed[name] = dimension_of(bounds)
+                computed[name] = to_dimension(bounds)
                 shape.append(name)
         dtype = str(value.dtype).removeprefix("torch.")
         specs.append(TensorSpec(structure.names_of(len(values))[index], dtype, tuple(shape)))

@@ -31,11 +31,11 @@ from handoff.tasks.optimize.programs import ExportBroken
 from handoff.tasks.verify.elements import root_mean_square, same_elements
 from handoff.tasks.verify.float64 import (
     Float64Interpreter,
-    flat_tensors,
-    lifted_inputs,
+    flatten_tensors,
+    lift_inputs,
     run_in_float64,
 )
-from handoff.tasks.verify.metric.measuring import find_too_few
+from handoff.tasks.verify.metric.measuring import find_sample_shortage
 
 Program = TypeVar("Program", torch.fx.GraphModule, ExportedProgram)
 
@@ -99,7 +99,8 @@ def compute_natively(program: AnyProgram, inputs: Outputs) -> Outputs:
     with torch.no_grad():
         result = module(*[tensor.clone() for tensor in arguments])
     return tuple(
-        tensor.double() if tensor.is_floating_point() else tensor for tensor in flat_tensors(result)
+        tensor.double() if tensor.is_floating_point() else tensor
+        for tensor in flatten_tensors(result)
     )
 
 
@@ -107,7 +108,7 @@ def _graph_and_arguments(
     program: AnyProgram, inputs: Sequence[torch.Tensor]
 ) -> tuple[torch.fx.GraphModule, Sequence[torch.Tensor]]:
     if isinstance(program, ExportedProgram):
-        return program.graph_module, lifted_inputs(program, inputs)
+        return program.graph_module, lift_inputs(program, inputs)
     return program, inputs
 
 
@@ -182,13 +183,13 @@ class PassCheck:
         require_exportable: Exportable,
         calibration: Calibration,
         *,
-        covered: Callable[[int], int | None] = lambda _: None,
+        metric_output_index: Callable[[int], int | None] = lambda _: None,
     ) -> None:
         """Compute what `module` gives on each of `inputs`, in float64.
 
         `require_exportable` is called with each program that a pass modified, and raises
         `ExportBroken`. Passes that round choose by the `calibration` how, and may move the output
-        that an agreed metric is of, which `covered` returns for so many, as far as they do.
+        that an agreed metric is of (`metric_output_index` returns which) as far as they do.
         """
         self._recipe = recipe
         self._inputs = inputs
@@ -196,7 +197,7 @@ class PassCheck:
         self._calibration = calibration
         self.memory = ModuleMemory()
         self._outputs = [compute(module, case) for case in inputs]
-        self._covered = covered(len(self._outputs[0])) if self._outputs else None
+        self._covered = metric_output_index(len(self._outputs[0])) if self._outputs else None
 
     @property
     def sizes(self) -> tuple[float, ...]:
@@ -315,7 +316,7 @@ def covered_by_metric(recipe: Recipe, delivery: LoadedDelivery) -> Callable[[int
             remedy='Deliver with evaluation=[((x,), labels), ...] and metric="top-1", or take '
             "[metric] out of the recipe",
         )  # fmt: skip
-    return contract.covered
+    return contract.metric_output_index
 
 
 def require_enough_samples(recipe: Recipe, delivery: LoadedDelivery) -> None:
@@ -328,7 +329,7 @@ def require_enough_samples(recipe: Recipe, delivery: LoadedDelivery) -> None:
     labels = [one.labels for one in delivery.evaluation if one.labels is not None]
     if rule is None or metric is None or not labels:
         return
-    few = find_too_few(metric, rule, labels)
+    few = find_sample_shortage(metric, rule, labels)
     if few is None:
         return
     of = " of the rarer label" if metric.family == "auc" else ""

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from handoff.artifacts.digest import Digest, digest_file, digest_tree
 from handoff.artifacts.errors import UsageProblem
-from handoff.infra.engine.import_paths import find_extension, let_be_imported
+from handoff.infra.engine.import_paths import allow_import, find_extension
 from handoff.tasks.optimize.operators import allow_namespaces, registered_namespaces
-from handoff.tasks.verify.metric.samples import OWN_METRICS
+from handoff.tasks.verify.metric.samples import EXTENSION_METRICS
 
 
 def load_extension(extension: str) -> None:
@@ -38,7 +38,7 @@ def load_extension(extension: str) -> None:
         )
     before = registered_namespaces()
     try:
-        let_be_imported(module.partition(".")[0])
+        allow_import(module.partition(".")[0])
         imported = importlib.import_module(module)
     except Exception as error:
         raise _not_importable(module, f"{type(error).__name__}: {error}") from error
@@ -49,7 +49,7 @@ def load_extension(extension: str) -> None:
         _add_passes(module, passes)
     metrics = dict(getattr(imported, "METRICS", {}))
     for name, metric in metrics.items():
-        if OWN_METRICS.setdefault(name, metric) is not metric:
+        if EXTENSION_METRICS.setdefault(name, metric) is not metric:
             raise UsageProblem(
                 f"the extension {module} brings a metric under a name that is taken",
                 expected="a name that no other extension of the recipe has", got=str(name)[:60],

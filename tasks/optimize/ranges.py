@@ -10,7 +10,7 @@ from handoff.artifacts.delivery.signature import Dimension
 LARGEST_SIZE = 1 << 48
 
 
-def dimension_of(bounds: Any) -> Dimension:  # noqa: ANN401 - torch's ValueRanges, of sympy's numbers
+def to_dimension(bounds: Any) -> Dimension:  # noqa: ANN401 - torch's ValueRanges, of sympy's numbers
     """Return the range, from 0 to the largest size where torch knows no nearer ends.
 
     An open end is one of several infinities to torch, some of which are no `int`.

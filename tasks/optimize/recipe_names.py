@@ -83,7 +83,7 @@ def _literals(declared: ast.ClassDef) -> Iterator[tuple[str, Any]]:
             yield ast.unparse(node.target), ast.literal_eval(node.value)
 
 
-def contract_in(folder: Path) -> DeliveryContract | None:
+def try_read_contract(folder: Path) -> DeliveryContract | None:
     """Return the contract in a folder; None where it can't be read, as the first step reports."""
     try:
         return read_contract(folder)

@@ -19,7 +19,7 @@ from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.release.evidence import PassEffect
 from handoff.tasks.conformance.lookup import calls_of
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
-from handoff.tasks.optimize.calibration import calibration_of
+from handoff.tasks.optimize.calibration import choose_calibration
 from handoff.tasks.optimize.capture import capture, describe_outputs
 from handoff.tasks.optimize.check import (
     Exportable,
@@ -38,7 +38,7 @@ from handoff.tasks.optimize.programs import (
     require_exportable,
     save_program,
 )
-from handoff.tasks.timing.conditions import shared_with
+from handoff.tasks.timing.conditions import sharing_threads
 from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.inputs.plan import plan_cases
 
@@ -54,7 +54,7 @@ _CHECKED_CASES = 2
 @by_definition()
 def run(job: OptimizeJob) -> OptimizeResult:
     """Write the optimized exported program of the delivery in `job.staging`."""
-    with shared_with(1):
+    with sharing_threads(1):
         return _optimize(job)
 
 
@@ -95,7 +95,7 @@ def _run_passes(
     inputs = [delivery.draw(case) for case in cases]
     check = PassCheck(
         job.recipe, inputs, module, _make_export_check(delivery, is_each_exported),
-        calibration_of(delivery), covered=covered_by_metric(job.recipe, delivery),
+        choose_calibration(delivery), metric_output_index=covered_by_metric(job.recipe, delivery),
     )  # fmt: skip
     effects = []
     for choice, p in fx_passes:

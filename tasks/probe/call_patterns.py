@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from handoff.tasks.verify.elements import identical
-from handoff.tasks.verify.inputs.special import expanded
-from handoff.tasks.verify.loading import Tensors, copies
+from handoff.tasks.verify.elements import are_identical
+from handoff.tasks.verify.inputs.special import expand_axes
+from handoff.tasks.verify.loading import Tensors, clone_inputs
 from handoff.tasks.verify.reference import ReferenceCase
 
 Package = Callable[[Tensors], Tensors]
@@ -27,8 +27,8 @@ def repeated_calls(package: Package, baselines: Sequence[Baseline]) -> Iterator[
     Outputs are flattened, of any shapes and dtypes.
     """
     for case, expected in baselines:
-        outputs = package(copies(case.inputs))
-        if not identical(outputs, expected):
+        outputs = package(clone_inputs(case.inputs))
+        if not are_identical(outputs, expected):
             yield case, "called again after others", outputs
 
 
@@ -43,11 +43,11 @@ def threaded_calls(
     with ThreadPoolExecutor(_THREADS) as threads:
         for _ in range(rounds):
             results = threads.map(
-                lambda index: package(copies(baselines[index][0].inputs)), indices
+                lambda index: package(clone_inputs(baselines[index][0].inputs)), indices
             )
             for index, outputs in zip(indices, list(results), strict=True):
                 case, expected = baselines[index]
-                if not identical(outputs, expected):
+                if not are_identical(outputs, expected):
                     yield case, "called by several threads", outputs
 
 
@@ -69,7 +69,7 @@ def expanded_inputs(case: ReferenceCase) -> Tensors:
     Shapes and dtypes stay as they are.
     """
     return tuple(
-        expanded(axes, tensor) for axes, tensor in zip(case.axes, case.inputs, strict=True)
+        expand_axes(axes, tensor) for axes, tensor in zip(case.axes, case.inputs, strict=True)
     )
 
 

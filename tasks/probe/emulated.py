@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from handoff.tasks.compile.arm.emulation import emulated_target, emulating
+from handoff.tasks.compile.arm.emulation import emulated_target, emulation_command
 from handoff.tasks.probe.build import build_arm_runner
 from handoff.tasks.probe.messages import ProbeJob
 from handoff.tasks.probe.remote import RemotePackage, remote_package
@@ -30,7 +30,7 @@ def emulated_package(
     if release is None:
         release = job.workspace / "release"
         write_trial_release(job, release)
-    command = emulating(target, program, [
+    command = emulation_command(target, program, [
         "answer", str(release), "--target", job.slug, "--file", file, "--unsigned", "--unchecked",
         "--intra-op", str(torch.get_num_threads()),
     ])  # fmt: skip

@@ -17,9 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from handoff.artifacts.release.mechanics import Limits, Outcome
-from handoff.infra.engine.budget import disk_full, is_for_want_of_room
-from handoff.infra.engine.spawning import Running, ask, started, until_left
+from handoff.artifacts.release.mechanics import Outcome, RunnerLimits
+from handoff.infra.engine.budget import disk_full_error, failed_on_full_disk
+from handoff.infra.engine.spawning import (
+    RunningProgram,
+    killed_on_exit,
+    request_program,
+    running_program,
+)
 
 # The limits are set by a shell that becomes the program: setting them between fork and exec is not
 # safe in a process that has threads.
@@ -51,7 +56,7 @@ class ProcessResult:
     message: str
 
 
-def run_limited(program: Path, arguments: Sequence[str], limits: Limits) -> ProcessResult:
+def run_limited(program: Path, arguments: Sequence[str], limits: RunnerLimits) -> ProcessResult:
     """Run the program until it ends, or prints nothing for `limits.answer_s` seconds.
 
     Whatever the program does is a result; `EnvironmentLacking` is raised where it found no room on
@@ -61,7 +66,7 @@ def run_limited(program: Path, arguments: Sequence[str], limits: Limits) -> Proc
     _log_command(command)
     with (
         _stderr_file() as stderr,
-        started(_limit_memory(command, limits), stderr) as running,
+        running_program(_limit_memory(command, limits), stderr) as running,
     ):
         return _wait_for_result(running, stderr, limits)
 
@@ -77,7 +82,7 @@ class LoadedProgram:
     (`infra/runner/each.h`). To be closed.
     """
 
-    def __init__(self, program: Path, limits: Limits) -> None:
+    def __init__(self, program: Path, limits: RunnerLimits) -> None:
         """Hold the program, which is loaded when it is asked for something, and the limits."""
         self._program, self._limits = program, limits
         self._process: subprocess.Popen[bytes] | None = None
@@ -92,7 +97,7 @@ class LoadedProgram:
             forked = self._fork(stderr.fileno(), arguments_file.fileno())
             if isinstance(forked, ProcessResult):
                 return forked
-            with until_left(forked) as running:
+            with killed_on_exit(forked) as running:
                 result = _wait_for_result(running, stderr, self._limits)
                 if result.outcome == "hung":
                     self._kill(running)
@@ -108,7 +113,7 @@ class LoadedProgram:
             process.kill()
             process.wait()
 
-    def _fork(self, *descriptors: int) -> Running | ProcessResult:
+    def _fork(self, *descriptors: int) -> RunningProgram | ProcessResult:
         """Return what runs a command, or how loading the program has ended."""
         # What was killed meanwhile, as for lack of memory, is no word about the next command.
         for _ in range(2):
@@ -116,7 +121,7 @@ class LoadedProgram:
             if isinstance(connection, ProcessResult):
                 return connection
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                return ask(connection, _RUN, *descriptors)
+                return request_program(connection, _RUN, *descriptors)
             self.close()
         return ProcessResult((), "crashed", "it ends as soon as it was loaded")
 
@@ -142,7 +147,7 @@ class LoadedProgram:
                 b"", code if is_ready else None, _read_stderr(stderr), self._limits
             )
 
-    def _kill(self, running: Running) -> None:
+    def _kill(self, running: RunningProgram) -> None:
         """End a command that hangs; and what it was forked from where that doesn't."""
         running.kill()
         try:
@@ -155,7 +160,9 @@ def _log_command(command: Sequence[str]) -> None:
     print("runs:", shlex.join(command), flush=True)  # noqa: T201 - a step's log
 
 
-def _limit_memory(command: Sequence[str], limits: Limits, script: str = _LIMIT_SCRIPT) -> list[str]:
+def _limit_memory(
+    command: Sequence[str], limits: RunnerLimits, script: str = _LIMIT_SCRIPT
+) -> list[str]:
     """Return the command that runs another within the limit of memory."""
     # No more than leaves the machine to the others on it.
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -167,7 +174,9 @@ def _limit_memory(command: Sequence[str], limits: Limits, script: str = _LIMIT_S
     return ["sh", "-c", script, memory, *command]
 
 
-def _wait_for_result(running: Running, stderr: IO[bytes], limits: Limits) -> ProcessResult:
+def _wait_for_result(
+    running: RunningProgram, stderr: IO[bytes], limits: RunnerLimits
+) -> ProcessResult:
     text, code = _read_stdout(running, limits.answer_s)
     return _parse_result(text, code, _read_stderr(stderr), limits)
 
@@ -189,19 +198,21 @@ def _read_stderr(file: IO[bytes]) -> bytes:
     return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).rstrip(b"\0")
 
 
-def _parse_result(text: bytes, code: int | None, stderr: bytes, limits: Limits) -> ProcessResult:
+def _parse_result(
+    text: bytes, code: int | None, stderr: bytes, limits: RunnerLimits
+) -> ProcessResult:
     lines = tuple(_parse(text))
     if code is None:
         return ProcessResult(lines, "hung", f"no answer within {limits.answer_s:g} s")
     message = stderr.decode(errors="replace")
     has_failed = code not in (0, _OTHER_OUTPUTS)
-    if has_failed and is_for_want_of_room(message, Path.cwd()):
+    if has_failed and failed_on_full_disk(message, Path.cwd()):
         # That is no word about the package.
-        raise disk_full("handoff-runner", Path.cwd())
+        raise disk_full_error("handoff-runner", Path.cwd())
     return ProcessResult(lines, *_classify(code, message))
 
 
-def _read_stdout(running: Running, answer_s: float) -> tuple[bytes, int | None]:
+def _read_stdout(running: RunningProgram, answer_s: float) -> tuple[bytes, int | None]:
     """Return what the program printed, and its exit status; None if it didn't end in time."""
     text = b""
     while select.select([running.output], [], [], answer_s)[0]:

@@ -9,7 +9,7 @@ from handoff.tasks.probe.call_patterns import Package
 from handoff.tasks.verify.loading import Tensors
 
 
-class LimitedTime:
+class TimeLimitedPackage:
     """Calls a package, and says before a call whether the seconds that are left will do for it.
 
     What a call takes is extrapolated from the last one by the bytes of the inputs, so that they

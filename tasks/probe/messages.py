@@ -11,7 +11,7 @@ from handoff.artifacts.recipe.fit import Fit
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.record import Job
 from handoff.artifacts.release.manifest import PackageFile
-from handoff.artifacts.release.mechanics import USUAL_LIMITS, Limits, Mechanics
+from handoff.artifacts.release.mechanics import USUAL_LIMITS, Mechanics, RunnerLimits
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ProbeJob(Job["ProbeResult"]):
     source: Path
     programs: Path
     workspace: Path
-    limits: Limits = USUAL_LIMITS
+    limits: RunnerLimits = USUAL_LIMITS
     known: Mechanics | None = None
 
     @property

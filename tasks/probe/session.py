@@ -13,8 +13,8 @@ from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.record import from_plain
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, TargetRecord
-from handoff.artifacts.release.mechanics import Limits
-from handoff.tasks.compile.arm.emulation import emulated_target, emulating
+from handoff.artifacts.release.mechanics import RunnerLimits
+from handoff.tasks.compile.arm.emulation import emulated_target, emulation_command
 from handoff.tasks.probe.limited import LoadedProgram, ProcessResult, run_limited
 from handoff.tasks.probe.messages import ProbeJob
 
@@ -71,7 +71,7 @@ class Session:
         return self.job.workspace / self.file
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> RunnerLimits:
         """What a process may take."""
         return self.job.limits
 
@@ -91,7 +91,7 @@ class Session:
             return self.loaded.run(arguments)
         if (target := emulated_target(self.job.slug)) is None:
             return run_limited(self.program, arguments, self.limits)
-        first, *rest = emulating(target, self.program, arguments)
+        first, *rest = emulation_command(target, self.program, arguments)
         return run_limited(Path(first), rest, self.limits)
 
     def record_command(self, command: str, options: Sequence[str]) -> None:

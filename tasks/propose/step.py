@@ -10,7 +10,7 @@ from handoff.artifacts.delivery.contract import CONTRACT_FILE, format_contract
 from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.tasks.intake.files.stage import stage
 from handoff.tasks.intake.loading import read_bare, read_delivery
-from handoff.tasks.optimize.capture import reason_of
+from handoff.tasks.optimize.capture import summarize_export_error
 from handoff.tasks.propose.hints import SPATIAL, Hint, candidate_shapes, find_hint
 from handoff.tasks.propose.messages import (
     InputProposal,
@@ -91,5 +91,5 @@ def try_contract(job: TryJob) -> TryResult:
                 module(*inputs)
         except Exception as error:  # noqa: BLE001 - a model may fail in any way; it is reported
             label = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-            failures.append(f"{label or 'the declared shapes'}: {reason_of(error)}")
+            failures.append(f"{label or 'the declared shapes'}: {summarize_export_error(error)}")
     return TryResult(tuple(dict.fromkeys(failures)))

@@ -12,7 +12,7 @@ from handoff.artifacts.host import SigningKey, Stores
 from handoff.artifacts.record import Job
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest
-from handoff.artifacts.waiting import Pauses
+from handoff.artifacts.waiting import Backoff
 from handoff.tasks.registry.changes import Author, CommitJob, DraftJob, Request, SignJob
 from handoff.tasks.registry.messages import UploadResult
 
@@ -48,7 +48,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Appended:
+class AppendResult:
     """The entry that was appended, None where nothing had to change, and the version it is of.
 
     `aliases` are those that stand for that version now.
@@ -60,7 +60,7 @@ class Appended:
 
 
 @contextmanager
-def told_as_done(model: str, appended: Appended) -> Iterator[None]:
+def raise_as_not_shown(model: str, appended: AppendResult) -> Iterator[None]:
     """Raise what goes wrong in the body as `NotShownYet`, which says that the change is made.
 
     For what shows in MLflow, and in the store's copies, what the ledger has by then. What isn't
@@ -84,10 +84,10 @@ def told_as_done(model: str, appended: Appended) -> Iterator[None]:
         raise not_shown from error
 
 
-def append(registrar: StepRunner, signer: StepRunner, change: Change) -> Appended:
+def append(registrar: StepRunner, signer: StepRunner, change: Change) -> AppendResult:
     """Make the change; raise what a step refuses, and `RegistryFailed` after too many attempts."""
     expected = change.expected
-    pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, cut=1.0)
+    pauses = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, cut=1.0)
     for attempt in range(_ATTEMPTS):
         drafting = DraftJob(
             change.stores, change.request, change.author, attempt, expected, change.is_conditional
@@ -95,7 +95,7 @@ def append(registrar: StepRunner, signer: StepRunner, change: Change) -> Appende
         draft = registrar.run(drafting)
         if draft.entry is None:
             assert draft.known is not None
-            return Appended(None, draft.known, draft.aliases)
+            return AppendResult(None, draft.known, draft.aliases)
         if attempt == 0:
             expected = draft.entry.replaced
         is_new = draft.known is None
@@ -110,7 +110,7 @@ def append(registrar: StepRunner, signer: StepRunner, change: Change) -> Appende
         committed = registrar.run(committing)
         if committed.won:
             version = signed.entry.version
-            return Appended(signed.entry, version, signed.entry.aliases_of(version))
+            return AppendResult(signed.entry, version, signed.entry.aliases_of(version))
         # Who lost together would meet again.
         pauses.take()
     raise RegistryFailed(

@@ -18,15 +18,15 @@ from handoff.artifacts.errors import (
     BlessingRefused,
     DeliveryUnsound,
     UsageProblem,
-    expected_and_got,
+    split_expected_got,
 )
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CudaTarget
 from handoff.artifacts.release.evidence import (
-    Served,
+    ServedVersion,
 )
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, PackageFile
-from handoff.tasks.conformance.known import told_faults
+from handoff.tasks.conformance.known import fault_findings
 from handoff.tasks.conformance.messages import NOTHING_KNOWN, KnownWrong
 from handoff.tasks.inspect.messages import TraceabilityResult
 from handoff.tasks.intake.messages import IntakeResult
@@ -46,9 +46,9 @@ def with_source(taken: IntakeResult, model: str, announced: Lineage) -> IntakeRe
     try:
         if model not in ("", contract.model.name):
             raise ValueError(f"expected the model {model}, got {contract.model.name}")
-        source = contract.source.completed(announced)
+        source = contract.source.merge_lineage(announced)
     except ValueError as error:
-        expected, got = expected_and_got(str(error))
+        expected, got = split_expected_got(str(error))
         raise UsageProblem(
             "the delivery is not the one that was announced",
             expected=expected, got=got,
@@ -101,7 +101,7 @@ def assemble(
     signature: ModelSignature,
     built: BuiltTargets,
     captures: tuple[CaptureRow, ...] = (),
-    served: Served | None = None,
+    served: ServedVersion | None = None,
     known: KnownWrong = NOTHING_KNOWN,
     began: str = "",
 ) -> Manifest:
@@ -128,7 +128,7 @@ def assemble(
         lineage=contract.source,
         targets=built.records,
         files=tuple(shared),
-        findings=(*judged.findings, *told_faults(known, built.asked)),
+        findings=(*judged.findings, *fault_findings(known, built.asked)),
         passes=optimized.effects,
         toolchain=built.toolchain,
         plan=built.plan,

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.mlflow.registry import Catalogue, EarlierMissing
+from handoff.artifacts.mlflow.registry import Catalogue, EarlierVersionsMissing
 from handoff.artifacts.mlflow.session import import_mlflow
 from handoff.artifacts.mlflow.versions import Listing
 from handoff.artifacts.release.copies import EVIDENCE_LIMIT_BYTES, publish
@@ -116,7 +116,7 @@ class _CatalogueUpdate:
         while True:
             try:
                 return self._list_one(release, known)
-            except EarlierMissing as missing:
+            except EarlierVersionsMissing as missing:
                 for earlier in missing.versions:
                     self._list_version(earlier, known)
 

@@ -13,7 +13,7 @@ from handoff.artifacts.release.copies import publish
 from handoff.artifacts.release.difference import refused_requests
 from handoff.artifacts.release.ledger import PRODUCTION, Action, LedgerEntry, Pointer
 from handoff.artifacts.release.manifest import MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
-from handoff.artifacts.release.releases import Head, Releases, open_releases
+from handoff.artifacts.release.releases import LedgerHead, Releases, open_releases
 from handoff.tasks.registry.changes import (
     TRIAL_ALIAS,
     TRIAL_ALIASES,
@@ -49,7 +49,7 @@ def run(job: DraftJob) -> Draft:
     stores = job.stores
     releases = open_releases(stores.objects, stores.trusted, stores.seen)
     # A ledger that is begun in a folder that isn't mounted would be gone as soon as it is.
-    releases.require_there()
+    releases.require_ledgers()
     match job.request:
         case ReleaseRequest():
             return _release(releases, job, job.request)
@@ -93,7 +93,7 @@ def _release(releases: Releases, job: DraftJob, request: ReleaseRequest) -> Draf
 
 def _find_earlier_version(
     releases: Releases, request: ReleaseRequest
-) -> tuple[Head | None, Pointer | None]:
+) -> tuple[LedgerHead | None, Pointer | None]:
     """Return the ledger's newest entry, and which version up to it was made from the same.
 
     What another appends after the copies were published isn't found by them: looked for again, or
@@ -203,7 +203,7 @@ def alias_history(entries: Sequence[LedgerEntry], alias: str) -> list[int]:
     return versions
 
 
-def _no_change(head: Head, version: int) -> Draft:
+def _no_change(head: LedgerHead, version: int) -> Draft:
     """Return the answer where all is as it was asked for."""
     return Draft(None, version, head.entry.aliases_of(version))
 
@@ -212,7 +212,9 @@ def _no_change(head: Head, version: int) -> Draft:
 _USUAL_ALIASES = ("production", "candidate")
 
 
-def require_meant(model: str, alias: str, aliases: Collection[str], otherwise: str) -> None:
+def require_intended_alias(
+    model: str, alias: str, aliases: Collection[str], otherwise: str
+) -> None:
     """Raise `UsageProblem` for an alias that isn't there, where one like it is, or is usual.
 
     `production-eu` beside `production` is an alias of its own; `prod` may well be a mistake.
@@ -242,7 +244,7 @@ def _require_trial_alias(manifest: Manifest, alias: str) -> None:
         )  # fmt: skip
 
 
-def _require_unmoved(releases: Releases, job: DraftJob, alias: str, head: Head) -> None:
+def _require_unmoved(releases: Releases, job: DraftJob, alias: str, head: LedgerHead) -> None:
     """Raise `RegistryFailed` where the alias isn't any more what it was expected to be."""
     current = head.entry.aliases.get(alias)
     current_version = current.version if current else None
@@ -268,7 +270,7 @@ def _released_version(releases: Releases, model: str, pointer: Pointer) -> _Vers
 
 
 def _next_entry(
-    head: Head | None, job: DraftJob, action: Action, version: _Version, alias: str
+    head: LedgerHead | None, job: DraftJob, action: Action, version: _Version, alias: str
 ) -> LedgerEntry:
     before = head.entry if head else None
     sequence = before.sequence + 1 if before else 1

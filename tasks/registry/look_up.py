@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from handoff.artifacts.errors import PackageRefused, StoreFailed
 from handoff.artifacts.release.copies import publish
-from handoff.artifacts.release.evidence import Served, ServedTiming
-from handoff.artifacts.release.releases import Head, Releases, open_releases
+from handoff.artifacts.release.evidence import ServedTiming, ServedVersion
+from handoff.artifacts.release.releases import LedgerHead, Releases, open_releases
 from handoff.tasks.compile.toolchain import changes_since
-from handoff.tasks.registry.draft import require_free_alias, require_meant
+from handoff.tasks.registry.draft import require_free_alias, require_intended_alias
 from handoff.tasks.registry.messages import LookUpJob, LookUpResult, Records, RecordsJob
 
 
@@ -24,11 +24,11 @@ def run(job: LookUpJob) -> LookUpResult:
     """
     stores = job.stores
     releases = open_releases(stores.objects, stores.trusted, stores.seen)
-    releases.require_there()
+    releases.require_ledgers()
     head = releases.head(job.model)
     require_free_alias(head.entry if head else None, job.alias)
     how = f"Else release it, and 'handoff promote {job.model} --to {job.alias} --new-alias'"
-    require_meant(job.model, job.alias, head.entry.aliases if head else (), how)
+    require_intended_alias(job.model, job.alias, head.entry.aliases if head else (), how)
     publish(releases, job.model)
     found = releases.made_from(job.model, job.fingerprint)
     if head is None or found is None or not releases.is_whole(job.model, found):
@@ -37,7 +37,9 @@ def run(job: LookUpJob) -> LookUpResult:
     return LookUpResult(found.version, manifest)
 
 
-def _read_served(releases: Releases, head: Head | None, job: LookUpJob) -> Served | None:
+def _read_served(
+    releases: Releases, head: LedgerHead | None, job: LookUpJob
+) -> ServedVersion | None:
     pointer = head.entry.aliases.get("production") if head else None
     if pointer is None:
         return None
@@ -53,7 +55,7 @@ def _read_served(releases: Releases, head: Head | None, job: LookUpJob) -> Serve
         for target in manifest.targets
         for t in target.timings
     )
-    return Served(
+    return ServedVersion(
         pointer.version,
         tuple(changes_since(manifest, job.delivery, job.recipe, job.compiler)),
         tuple(timings),

@@ -14,7 +14,7 @@ from handoff.artifacts.digest import Digest
 from handoff.artifacts.host import SigningKey, Stores
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.record import Job
-from handoff.artifacts.release.evidence import Served
+from handoff.artifacts.release.evidence import ServedVersion
 from handoff.artifacts.release.manifest import Manifest
 
 Layout = Literal["release", "triton"]
@@ -65,7 +65,7 @@ class LookUpResult:
 
     version: int | None
     manifest: Digest | None = None
-    served: Served | None = None
+    served: ServedVersion | None = None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from handoff.artifacts.recipe.generations import told_capabilities
+from handoff.artifacts.recipe.generations import format_capabilities
 from handoff.artifacts.recipe.recipe import Promotion
 from handoff.artifacts.release.comparison import SideBySide, Standing
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
@@ -77,9 +77,9 @@ def describe_untested_targets(manifest: Manifest) -> tuple[str, ...]:
         if target.emulated
     )
     untried = (
-        f"{target.slug}: {target.told_unverified_gpus}"
+        f"{target.slug}: {target.unverified_gpus_text}"
         for target in manifest.targets
-        if target.told_unverified_gpus
+        if target.unverified_gpus_text
     )
     return (*emulated, *untried)
 
@@ -104,8 +104,8 @@ def _regressions(
 ) -> Iterator[str]:
     if lost := sorted(_verified_gpus(before) - _verified_gpus(after)):
         yield (
-            f"{after.slug}: verified for compute capability {told_capabilities(lost)} now, and not "
-            "in this release"
+            f"{after.slug}: verified for compute capability {format_capabilities(lost)} now, and "
+            "not in this release"
         )
     if measured:
         yield from (f"slower: {one}" for one in measured if one.high * rules.slowdown < 1.0)
@@ -127,7 +127,7 @@ def _verified_gpus(target: TargetRecord) -> set[int]:
 def _metric_losses(after: TargetRecord, before: TargetRecord) -> Iterator[str]:
     """Give a metric that is worse than what it replaces has, by more than may be lost."""
     new, old = after.metric, before.metric
-    if new and old and new.beaten_by(old):
+    if new and old and new.is_beaten_by(old):
         yield (
             f"{after.slug}: {new.name} is {new.package:.4g}, where it was {old.package:.4g} on the "
             f"same samples: more than {new.agreed} lost"
@@ -136,7 +136,7 @@ def _metric_losses(after: TargetRecord, before: TargetRecord) -> Iterator[str]:
 
 def _metric_gains(after: TargetRecord, before: TargetRecord) -> Iterator[str]:
     new, old = after.metric, before.metric
-    if new and old and old.beaten_by(new):
+    if new and old and old.is_beaten_by(new):
         yield f"{after.slug}: {new.name} is {new.package:.4g}, where it was {old.package:.4g}"
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from handoff.artifacts.digest import Digest, digest_file, digest_folder, digest_tree
 from handoff.artifacts.errors import PackageRefused, RegistryFailed, StoreFailed, UsageProblem
-from handoff.artifacts.files.writing import becoming, write_whole
+from handoff.artifacts.files.writing import staged_folder, write_atomically
 from handoff.artifacts.recipe.fit import best_of
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
 from handoff.artifacts.release.package import check_release
@@ -53,11 +53,11 @@ def run(job: PullJob, progress: Progress | None = None) -> PullResult:
         with tempfile.TemporaryDirectory(prefix="handoff-verify-") as scratch:
             fetch(releases, release, _files_for(release, target), Path(scratch), progress)
         return result
-    keep(releases, release, target, job.to, progress)
+    write_release(releases, release, target, job.to, progress)
     return result
 
 
-def keep(
+def write_release(
     releases: Releases,
     release: SignedRelease,
     target: TargetRecord,
@@ -70,7 +70,7 @@ def keep(
     """
     if _is_pulled(to, release, target, releases):
         return
-    with becoming(to, release.digest) as partial:
+    with staged_folder(to, release.digest) as partial:
         fetch(releases, release, _files_for(release, target), partial, progress)
 
 
@@ -93,13 +93,13 @@ def write_for_triton(
     model = repository / manifest.model
     folder = model / str(version)
     if not folder.exists():
-        with becoming(folder, release.digest) as partial:
+        with staged_folder(folder, release.digest) as partial:
             fetch(releases, release, (package,), partial, progress)
             _require_plain_archive(partial / package.path)
             (partial / package.path).rename(partial / PACKAGE_FILE)
             (partial / target.slug).rmdir()
     check_file(folder, replace(package, path=PACKAGE_FILE))
-    write_whole(model / CONFIG_FILE, config, mode=0o644)
+    write_atomically(model / CONFIG_FILE, config, mode=0o644)
     return folder
 
 
@@ -224,7 +224,7 @@ def restore(job: RestoreJob) -> RestoreResult:
         )
     digest = release.manifest.delivery
     if not (job.folder.is_dir() and digest_folder(job.folder) == digest):
-        with becoming(job.folder, digest) as partial:
+        with staged_folder(job.folder, digest) as partial:
             _fetch_delivery(releases, release, partial)
     return RestoreResult(job.folder, digest, release.manifest.lineage)
 

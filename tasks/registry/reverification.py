@@ -13,7 +13,7 @@ from handoff.artifacts.host import HostSettings, Stores
 from handoff.artifacts.machine.gpu import host_gpu_capabilities
 from handoff.artifacts.recipe.choices import PassChoice
 from handoff.artifacts.recipe.fit import installed_torch
-from handoff.artifacts.recipe.generations import serving, told_capabilities
+from handoff.artifacts.recipe.generations import format_capabilities, matching_member
 from handoff.artifacts.recipe.recipe import OtherTorch
 from handoff.artifacts.recipe.search import KNOBS, Search
 from handoff.artifacts.recipe.target import parse_target
@@ -27,11 +27,11 @@ from handoff.tasks.intake.messages import IntakeJob, IntakeResult
 from handoff.tasks.registry.messages import PullJob, RestoreJob
 from handoff.tasks.registry.pull import restore
 from handoff.tasks.registry.pull import run as pull
-from handoff.tasks.registry.target_record import check_of
-from handoff.tasks.release.jobs import is_tried_with_others
+from handoff.tasks.registry.target_record import torch_check
+from handoff.tasks.release.jobs import supports_other_torches
 from handoff.tasks.release.processes import TORCHES, Processes
 from handoff.tasks.verify.messages import ReferenceResult, VerifyJob, VerifyResult
-from handoff.tasks.verify.torch_versions.messages import MakeTorchJob, OtherTorchHere
+from handoff.tasks.verify.torch_versions.messages import MakeTorchJob, TorchEnvironment
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def repeat_comparison(folder: Path, manifest: Manifest, slug: str, delivery: Pat
 
 
 def compare_with_torches(
-    released: ReleasedTarget, workspace: Path, torches: tuple[OtherTorchHere, ...]
+    released: ReleasedTarget, workspace: Path, torches: tuple[TorchEnvironment, ...]
 ) -> tuple[TorchCheck, ...]:
     """Compare the package of one target in other versions of torch.
 
@@ -75,7 +75,7 @@ def compare_with_torches(
     another delivery than the release was made from, and for a target that can't be tried.
     """
     slug = released.slug
-    if not is_tried_with_others(slug):
+    if not supports_other_torches(slug):
         raise UsageProblem(
             f"{slug} can't be tried with another torch here",
             expected="a target for processors like this machine's", got=slug,
@@ -90,7 +90,7 @@ def compare_with_torches(
                 outcome = processes.runner(parse_target(slug)).run(replace(job, torch=other))
             except (BlessingRefused, StepCrashed) as error:
                 outcome = error
-            checks.append(check_of(other.version, outcome))
+            checks.append(torch_check(other.version, outcome))
     return tuple(checks)
 
 
@@ -196,7 +196,7 @@ def _describe_comparison(
         # Machine code that no GPU had run when it was released.
         return (
             f"{slug}: right here{_format_gpu(record)} in {len(verified.deviations)} comparisons "
-            f"({reference.plan.short}); its record stays {record.told_unverified_gpus} until it is "
+            f"({reference.plan.short}); its record stays {record.unverified_gpus_text} until it is "
             "released where such a GPU is"
         )
     plan = "the recorded plan" if str(reference.plan) == manifest.plan else "another plan"
@@ -212,8 +212,8 @@ def _format_gpu(record: TargetRecord) -> str:
     capability = _run_capability(record)
     if capability is None or len(members) < 2:
         return ""
-    others = told_capabilities(member for member in members if member != capability)
-    return f" on compute capability {told_capabilities([capability])} (not run on {others})"
+    others = format_capabilities(member for member in members if member != capability)
+    return f" on compute capability {format_capabilities([capability])} (not run on {others})"
 
 
 def _run_capability(record: TargetRecord) -> int | None:
@@ -222,4 +222,4 @@ def _run_capability(record: TargetRecord) -> int | None:
     It is what has run: packages are run on the first one.
     """
     here = host_gpu_capabilities()
-    return serving(record.fit.gpu_members, here[0]) if record.fit and here else None
+    return matching_member(record.fit.gpu_members, here[0]) if record.fit and here else None

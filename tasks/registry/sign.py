@@ -35,7 +35,7 @@ def require_accepted(manifest: Manifest) -> None:
     refused = refused_targets(manifest)
     if not refused:
         return
-    reasons = [f"{target.slug}: {reason}" for target in refused for reason in target.told_reasons]
+    reasons = [f"{target.slug}: {reason}" for target in refused for reason in target.reason_lines]
     shown = reasons[:_REASONS_SHOWN]
     if more := len(reasons) - len(shown):
         shown.append(f"and {more} more, in the report")

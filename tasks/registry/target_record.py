@@ -50,7 +50,7 @@ def bless(
         accepted=verified.accepted,
         reasons=verified.reasons,
         files=compiled.files,
-        fit=compiled.fit.tried_here(),
+        fit=compiled.fit.restrict_to_host_gpu(),
         deviations=verified.deviations,
         skipped=(*reference.skipped, *verified.left_out),
         timings=timed.timings if timed else (),
@@ -140,7 +140,7 @@ def _culprit(found: LocalizeResult) -> Culprit:
     )
 
 
-def built_only(target: CudaTarget, compiled: CompileResult) -> TargetRecord:
+def unverified_record(target: CudaTarget, compiled: CompileResult) -> TargetRecord:
     """Return the record of a target that was compiled on a machine that can't run it."""
     here = ", ".join(f"{c / 10:.1f}" for c in host_gpu_capabilities()) or "no NVIDIA GPU"
     profiles = " and ".join(f"{profile.name} ({profile.slug})" for profile in target.profiles)
@@ -183,7 +183,7 @@ def with_torches(record: TargetRecord, checks: tuple[TorchCheck, ...]) -> Target
     return replace(record, torches=checks, fit=replace(record.fit, also=right))
 
 
-def check_of(version: str, found: VerifyResult | HandoffError) -> TorchCheck:
+def torch_check(version: str, found: VerifyResult | HandoffError) -> TorchCheck:
     """Return what comparing a package with another torch has shown; an error is its last word."""
     if isinstance(found, HandoffError):
         return TorchCheck(version, is_right=False, why=found.got or str(found))

@@ -20,9 +20,9 @@ from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.releases import open_releases
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.engine.workspaces import scratch_workspace
-from handoff.tasks.registry.appending import Appended, Change, append, told_as_done
+from handoff.tasks.registry.appending import AppendResult, Change, append, raise_as_not_shown
 from handoff.tasks.registry.changes import Author, PromoteRequest, Request
-from handoff.tasks.registry.draft import require_meant
+from handoff.tasks.registry.draft import require_intended_alias
 from handoff.tasks.registry.messages import CatalogueJob, KeyJob, PullJob
 from handoff.tasks.registry.pull import run as pull
 from handoff.tasks.timing.messages import SideBySideJob
@@ -53,7 +53,7 @@ class Promotion:
     new_alias: bool = False
 
 
-def promote(host: HostSettings, promotion: Promotion, author: Author) -> Appended:
+def promote(host: HostSettings, promotion: Promotion, author: Author) -> AppendResult:
     """Make an alias point to a version, where the rules of a promotion let it.
 
     It is timed beside the one that it replaces where both run here. Raises `BlessingRefused` for
@@ -70,7 +70,7 @@ def promote(host: HostSettings, promotion: Promotion, author: Author) -> Appende
     releases = open_releases(stores.objects, stores.trusted, stores.seen)
     if not promotion.new_alias:
         known = releases.require_head(model).entry.aliases
-        require_meant(model, alias, known, "Else add --new-alias (new_alias=True)")
+        require_intended_alias(model, alias, known, "Else add --new-alias (new_alias=True)")
     measured, served = race_with_served(stores, model, promotion.reference, alias)
     # What was measured, and what the caller has seen, is about this one.
     expected = (served or 0) if promotion.expected is None else promotion.expected
@@ -82,10 +82,10 @@ def promote(host: HostSettings, promotion: Promotion, author: Author) -> Appende
 
 def change_ledger(
     host: HostSettings, request: Request, author: Author, expected: int | None = None
-) -> Appended:
+) -> AppendResult:
     """Append what is asked for to the ledger, then show it in MLflow and in the store's copies."""
     with (
-        opened_registrar(host) as (registrar, scratch),
+        open_registrar(host) as (registrar, scratch),
         closing(StepProcess(SIGNER, scratch / "sign.log")) as signer,
     ):
         signer.run(KeyJob(host.key, host.stores.trusted))
@@ -95,13 +95,13 @@ def change_ledger(
         )  # fmt: skip
         appended = append(registrar, signer, change)
         job = CatalogueJob(host.stores, request.model)
-        with told_as_done(request.model, appended):
+        with raise_as_not_shown(request.model, appended):
             registrar.run(job)
     return appended
 
 
 @contextmanager
-def opened_registrar(host: HostSettings) -> Iterator[tuple[StepProcess, Path]]:
+def open_registrar(host: HostSettings) -> Iterator[tuple[StepProcess, Path]]:
     """Give the process that reaches the stores, and the folder of its files."""
     with scratch_workspace(host.builds) as scratch:
         # What it fetches and writes for MLflow goes with the folder, also when it is killed.

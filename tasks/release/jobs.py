@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from handoff.artifacts.conformance.table import KnownFault
-from handoff.artifacts.delivery.contract import NOTHING_SAID, Lineage
+from handoff.artifacts.delivery.contract import NO_LINEAGE, Lineage
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.isolated import own_package
 from handoff.artifacts.recipe.choices import PassChoice
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CpuTarget, CudaTarget, Target, find_target
-from handoff.artifacts.release.mechanics import Limits
+from handoff.artifacts.release.mechanics import RunnerLimits
 from handoff.tasks import steps
-from handoff.tasks.compile.arm.emulation import SLOWER, emulated_target
+from handoff.tasks.compile.arm.emulation import EMULATION_SLOWDOWN, emulated_target
 from handoff.tasks.compile.messages import CompileJob, CompileResult, ToolsJob
 from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.localize.messages import LocalizeJob
@@ -76,7 +76,7 @@ class Jobs:
         """Return the folder of the target's packages, inside the release."""
         return self.release / target.slug
 
-    def traceability(self, announced: Lineage = NOTHING_SAID) -> TraceabilityJob:
+    def traceability(self, announced: Lineage = NO_LINEAGE) -> TraceabilityJob:
         """Return the job that judges the delivery, and what was `announced` about its source."""
         return TraceabilityJob(self.staging, self.recipe.required_lineage, announced)
 
@@ -172,12 +172,12 @@ class Jobs:
         self, target: Target, compiled: CompileResult, signature: ModelSignature, reference: Path
     ) -> ProbeJob:
         """Return the job that runs the target's packages without Python."""
-        limits = Limits()
+        limits = RunnerLimits()
         if isinstance(target, CudaTarget):
             # A GPU's driver reserves far more address space than it uses.
             limits = replace(limits, memory_bytes=0)
         elif emulated_target(target.slug):
-            limits = replace(limits, answer_s=limits.answer_s * SLOWER)
+            limits = replace(limits, answer_s=limits.answer_s * EMULATION_SLOWDOWN)
         return ProbeJob(
             self.package(target), compiled.files, compiled.fit, signature, reference, self.recipe,
             RUNNER_SOURCE, self.programs, self.workspace / "probe" / target.slug, limits,
@@ -234,7 +234,7 @@ class Jobs:
         return self.workspace / "reference.pt"
 
 
-def is_tried_with_others(slug: str) -> bool:
+def supports_other_torches(slug: str) -> bool:
     """Return whether a target's package can be tried with another torch: one that runs on this CPU.
 
     Another torch for ARM64 isn't here, and none was tried on a GPU.
@@ -242,7 +242,7 @@ def is_tried_with_others(slug: str) -> bool:
     return not isinstance(find_target(slug), CudaTarget) and not emulated_target(slug)
 
 
-def with_torch(slug: str, version: str) -> str:
+def label_with_torch(slug: str, version: str) -> str:
     """Return how a target is named with another torch."""
     return f"{slug} with torch {version}"
 
@@ -265,9 +265,10 @@ def names_in_order(slugs: Iterable[str], torches: Iterable[str] = ()) -> list[st
     of_targets = [f"{steps.MAKE_TORCH.name} {version}" for version in other_versions]
     for slug in slugs:
         of_targets += [f"{row.name} {slug}" for row in _steps_of(slug)]
-        if is_tried_with_others(slug):
+        if supports_other_torches(slug):
             of_targets += [
-                f"{steps.VERIFY.name} {with_torch(slug, version)}" for version in other_versions
+                f"{steps.VERIFY.name} {label_with_torch(slug, version)}"
+                for version in other_versions
             ]
     shared, last = ([row.name for row in rows] for rows in (SHARED, REGISTERING))
     return [*shared, *of_targets, *last]

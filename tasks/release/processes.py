@@ -14,13 +14,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from handoff.artifacts.isolated import imported_from
+from handoff.artifacts.isolated import import_folders
 from handoff.artifacts.machine.gpu import host_gpu_capabilities
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.artifacts.recipe.target import CudaTarget, Target, compiling_for, held_to
+from handoff.artifacts.recipe.target import (
+    CudaTarget,
+    Target,
+    compile_variables,
+    isa_limit_variables,
+)
 from handoff.artifacts.release.manifest import is_large
 from handoff.infra.engine.child import ProcessPlan, StepProcess
-from handoff.tasks.compile.caching.package_cache import cache_of, drop_old
+from handoff.tasks.compile.caching.package_cache import evict_old_packages, package_cache_of
 from handoff.tasks.optimize.messages import OptimizeResult
 from handoff.tasks.release.jobs import Jobs
 
@@ -60,14 +65,14 @@ class Processes:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.graph = self._open(ProcessPlan("graph", ("intake", "inspect.step"), recipe.extensions))
         if delivery is not None:
-            self.know(delivery)
+            self.set_delivery(delivery)
 
-    def know(self, delivery: Path) -> None:
+    def set_delivery(self, delivery: Path) -> None:
         """Start the compilers, with the cache of the code that is delivered.
 
         Whoever fetches the delivery into the workspace calls this before any of it is taken in.
         """
-        self.jobs = replace(self.jobs, cache=cache_of(delivery, self.jobs.packages))
+        self.jobs = replace(self.jobs, cache=package_cache_of(delivery, self.jobs.packages))
         for target in self.targets:
             self.compiler(target)
 
@@ -97,7 +102,7 @@ class Processes:
                 plan = ProcessPlan(
                     f"tools-{target.slug}", ("compile.caching.make_tools",),
                     environment=self._compiler_environment(target),
-                    runs=shared, writes=(*shared, *imported_from()),
+                    runs=shared, writes=(*shared, *import_folders()),
                 )  # fmt: skip
                 process = self._open(plan)
                 self._processes[plan.name] = process
@@ -114,7 +119,7 @@ class Processes:
         """
         preload = ("verify.reference", "verify.step")
         extensions = self.jobs.recipe.extensions
-        environment = held_to(target) if target else {}
+        environment = isa_limit_variables(target) if target else {}
         name = f"run-{target.slug}" if target and environment else "run"
         return self._start_once(ProcessPlan(name, preload, extensions, environment))
 
@@ -131,7 +136,7 @@ class Processes:
             )
         )  # fmt: skip
 
-    def maker_of_torches(self) -> StepProcess:
+    def torch_installer(self) -> StepProcess:
         """Return the process that gets other versions of torch; start it at the first call."""
         return self._start_once(TORCHES)
 
@@ -163,7 +168,7 @@ class Processes:
         """End all processes."""
         for process in (self.graph, *self._processes.values()):
             process.close()
-        drop_old(self.jobs.packages)
+        evict_old_packages(self.jobs.packages)
 
     def __enter__(self) -> Processes:
         return self
@@ -199,14 +204,14 @@ class Processes:
         hides_gpus = is_for_several and bool(host_gpu_capabilities())
         return {
             # By the level depends, too, how oneDNN lays out the weights that are packed for it.
-            **compiling_for(target),
+            **compile_variables(target),
             # A cache of its own: what another build left there could end up in this one.
             "TORCHINDUCTOR_CACHE_DIR": str(self.jobs.workspace / "cache" / target.slug),
             **({"CUDA_VISIBLE_DEVICES": ""} if hides_gpus else {}),
         }
 
 
-def fit_side_by_side(optimized: OptimizeResult) -> bool:
+def fits_side_by_side(optimized: OptimizeResult) -> bool:
     """Return whether the reference may run beside the compilers, by what both hold of the weights.
 
     A compiler and its linker hold them three times, the reference once and a half.

@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from handoff.artifacts.release.coverage import beyond_compared, closest_call, told_inputs
+from handoff.artifacts.release.coverage import (
+    beyond_compared,
+    closest_call,
+    describe_compared_inputs,
+)
 from handoff.artifacts.release.evidence import EXAMPLE
 from handoff.artifacts.release.interval import ratio
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
@@ -100,7 +104,7 @@ def judge(manifest: Manifest) -> Verdict:
         if emulated:
             sentence += f" {emulated} was verified under emulation, and its speed not measured."
         for target in manifest.targets:
-            if untried := target.told_unverified_gpus:
+            if untried := target.unverified_gpus_text:
                 sentence += f" {target.slug} is {untried}."
     remedy = next_step(manifest)
     reasons = [
@@ -112,7 +116,7 @@ def judge(manifest: Manifest) -> Verdict:
 
 
 def _refusal_reason(target: TargetRecord, remedy: str) -> RefusalReason:
-    first, *further = target.told_reasons or ("Its record holds no reason.",)
+    first, *further = target.reason_lines or ("Its record holds no reason.",)
     if target.culprit and target.culprit.script:
         # The table below has it, where a long path doesn't part the words from what to do.
         first = first.replace(f" The script {target.culprit.script} reproduces it.", "")
@@ -161,7 +165,9 @@ def _figures(manifest: Manifest) -> Iterable[Figure]:
         yield Figure("RMSE to float64", f"{ratio(max(ratios))}×", note)
     yield from _inputs_figure(manifest)
     yield from _metric_figure(manifest)
-    incomparable = [(share, output) for t in manifest.targets for output, share in t.set_aside]
+    incomparable = [
+        (share, output) for t in manifest.targets for output, share in t.undecided_shares
+    ]
     if incomparable:
         share, output = max(incomparable)
         note = f"of {_output_name(manifest, output)}: rounding decides"
@@ -226,7 +232,7 @@ def _inputs_figure(manifest: Manifest) -> Iterable[Figure]:
         return
     target = min(compared, key=lambda one: len(one.deviations))
     cases = {one.case for one in target.deviations if one.output >= 0}
-    notes = [*told_inputs(manifest.signature, target)]
+    notes = [*describe_compared_inputs(manifest.signature, target)]
     notes += [f"left out, as its section says: {len(target.skipped)}"] if target.skipped else []
     yield Figure("inputs compared", str(len(cases)), "; ".join(notes))
     if beyond := beyond_compared(manifest.signature, target):

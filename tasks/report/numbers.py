@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from handoff.artifacts.recipe.tolerance import Tolerance, pooled_rmse
 from handoff.artifacts.release.evidence import Candidate, pareto
-from handoff.artifacts.release.interval import Interval, measured_size, size
+from handoff.artifacts.release.interval import Interval, format_package_size, size
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.report.cells import Cell, Table, table
 from handoff.tasks.report.error_pictures import is_inside_graph, output_name
@@ -177,7 +177,7 @@ def search_rows(target: TargetRecord) -> list[tuple[str, ...]]:
             _format_ratio(one, -1),
             f"{one.max_abs:.2g}" if one.compile_s else "-",
             *([one.metric.brief if one.metric else "-"] if _has_metric(target) else []),
-            measured_size(one.size_bytes),
+            format_package_size(one.size_bytes),
             f"{one.compile_s:.1f} s" if one.compile_s else "-",
             "" if one.name == shipped else "; ".join(one.reasons)[:160] or _reason_not_shipped(one),
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from handoff.artifacts.night import ALARMING, Night
 from handoff.artifacts.release.difference import differences
-from handoff.artifacts.release.interval import measured_size, ratio
+from handoff.artifacts.release.interval import format_package_size, ratio
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.report.cells import Cell, Table, table
@@ -78,7 +78,7 @@ def _figure_cells(target: TargetRecord) -> tuple[str | Cell, ...]:
         "-" if target.max_abs is None else f"{target.max_abs:.2g}",
         "-" if target.rmse_ratio is None else ratio(target.rmse_ratio),
         target.headline.over_eager.text if target.headline else "-",
-        measured_size(target.size_bytes),
+        format_package_size(target.size_bytes),
     )
 
 

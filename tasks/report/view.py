@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from handoff.artifacts.delivery.captures import COLUMNS, CaptureRow
 from handoff.artifacts.delivery.signature import TensorSpec
-from handoff.artifacts.recipe.generations import told_capabilities
+from handoff.artifacts.recipe.generations import format_capabilities
 from handoff.artifacts.release.evidence import BUSY, PassEffect, Timing
-from handoff.artifacts.release.interval import measured_size, ratio, size
+from handoff.artifacts.release.interval import format_package_size, ratio, size
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.report.cells import Cell, Table, Tone, format_count, format_number, table
 from handoff.tasks.report.error_pictures import format_milliseconds
@@ -62,7 +62,7 @@ def targets_table(manifest: Manifest) -> Table | None:
             format_number(target.max_abs, ".2g"),
             "-" if target.rmse_ratio is None else ratio(target.rmse_ratio),
             _format_speed(target),
-            measured_size(target.size_bytes),
+            format_package_size(target.size_bytes),
             f"{target.compile_s:.0f} s" + (f", {target.reused} reused" if target.reused else ""),
             _format_machine(target),
         )
@@ -88,7 +88,7 @@ def _format_machine(target: TargetRecord) -> str:
     fit = target.fit
     if fit is None:
         return "-"
-    gpu = f", compute capability {told_capabilities(fit.gpu_members)}" if fit.gpu_members else ""
+    gpu = f", compute capability {format_capabilities(fit.gpu_members)}" if fit.gpu_members else ""
     glibc = f", glibc {fit.glibc}" if fit.glibc else ""
     return f"{fit.machine}, torch {fit.torch}{gpu}{glibc}"
 

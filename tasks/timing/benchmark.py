@@ -16,11 +16,11 @@ from handoff.artifacts.release.evidence import BUSY, EXAMPLE, Timing
 from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.timing.conditions import BackgroundLoad
 from handoff.tasks.timing.messages import BenchmarkJob, BenchmarkResult
-from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.float64 import flatten_tensors
 from handoff.tasks.verify.loading import (
     SHARED_LIBRARY,
     Tensors,
-    copies,
+    clone_inputs,
     device_of,
     open_shared_library,
 )
@@ -61,7 +61,10 @@ def run(job: BenchmarkJob) -> BenchmarkResult:
     for index, case in enumerate(cases):
         inputs = tuple(tensor.to(device) for tensor in case.inputs)
         with torch.no_grad():
-            package, eager = library(copies(inputs)), flat_tensors(module(*copies(inputs)))
+            package, eager = (
+                library(clone_inputs(inputs)),
+                flatten_tensors(module(*clone_inputs(inputs))),
+            )
         apart = max([apart, *map(_distance, package, eager)])
         is_between = 0 < index < len(cases) - 1 and not case.name.endswith(EXAMPLE)
         time_it = partial(time_in_turns, case.name, inputs, lambda given: module(*given), library)

@@ -43,7 +43,7 @@ def digest_conditions() -> Digest:
 
 
 @contextmanager
-def shared_with(others: int) -> Iterator[None]:
+def sharing_threads(others: int) -> Iterator[None]:
     """Compute with torch's threads in equal parts for the body and `others` that compute beside it.
 
     OpenMP's threads spin while they wait for one that has lost its core to another process, which

@@ -19,11 +19,11 @@ from pathlib import Path
 from handoff.artifacts.delivery.contract import MODULE_FILE
 from handoff.artifacts.digest import Digest, digest_bytes, digest_folder
 from handoff.artifacts.files.strict import parse_json
-from handoff.artifacts.files.writing import keep_newest, write_whole
+from handoff.artifacts.files.writing import keep_newest, write_atomically
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
-from handoff.artifacts.release.evidence import TakenOver, Timing
+from handoff.artifacts.release.evidence import EarlierMeasurement, Timing
 from handoff.artifacts.release.mechanics import Mechanics
-from handoff.tasks.compile.fingerprint import own_code
+from handoff.tasks.compile.fingerprint import digest_own_code
 from handoff.tasks.compile.messages import CompileResult
 from handoff.tasks.probe.judging import judge_calls, judge_measures
 from handoff.tasks.probe.messages import ProbeJob
@@ -38,10 +38,10 @@ _LOADED_FROM = re.compile(r"(?<=r')[^'\n]*?([^'/\n]+)(?=')")
 
 
 @dataclass(frozen=True)
-class Measured:
+class CachedMeasurements:
     """What was found out of an accepted package, and which one that was."""
 
-    package: TakenOver
+    package: EarlierMeasurement
     mechanics: Mechanics
     timings: tuple[Timing, ...]
 
@@ -72,13 +72,13 @@ def measuring_key(
         "inputs": [*reference.cases, *reference.skipped],
         "eager": eager,
         "runner": runner,
-        "own code": own_code(),
+        "own code": digest_own_code(),
         "conditions": reference.conditions,
     }
     return digest_bytes(json.dumps(inputs, sort_keys=True).encode())
 
 
-def recall(folder: Path, key: Digest | None) -> Measured | None:
+def load_measurements(folder: Path, key: Digest | None) -> CachedMeasurements | None:
     """Return what was kept under `key` for at most 30 days; None where there is no such thing.
 
     Nor is what doesn't show all that a release has to be accepted for.
@@ -87,7 +87,7 @@ def recall(folder: Path, key: Digest | None) -> Measured | None:
         return None
     file = _entry_path(folder, key)
     try:
-        entry = from_plain(Measured, parse_json(file.read_bytes()))
+        entry = from_plain(CachedMeasurements, parse_json(file.read_bytes()))
         age = datetime.now(UTC) - datetime.fromisoformat(entry.package.measured)
         file.touch()
     except (OSError, ValueError, TypeError, RecursionError, RecordInvalid):
@@ -97,20 +97,24 @@ def recall(folder: Path, key: Digest | None) -> Measured | None:
     return entry if is_complete and timedelta(0) <= age < _MAX_AGE else None
 
 
-def keep(folder: Path, key: Digest | None, measured: Measured) -> None:
+def store_measurements(folder: Path, key: Digest | None, measured: CachedMeasurements) -> None:
     """Keep what was measured, whole or not at all, in the place of what is there."""
     if key is None:
         return
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_whole(_entry_path(folder, key), json.dumps(to_plain(measured)))
+        write_atomically(_entry_path(folder, key), json.dumps(to_plain(measured)))
         keep_newest(folder, _MOST_ENTRIES)
 
 
-def now(compiled: CompileResult, mechanics: Mechanics, timings: tuple[Timing, ...]) -> Measured:
+def now(
+    compiled: CompileResult, mechanics: Mechanics, timings: tuple[Timing, ...]
+) -> CachedMeasurements:
     """Return what has just been measured of a package."""
     measured = datetime.now(UTC).isoformat(sep=" ", timespec="minutes")
-    return Measured(TakenOver(compiled.library.digest, measured), mechanics, timings)
+    return CachedMeasurements(
+        EarlierMeasurement(compiled.library.digest, measured), mechanics, timings
+    )
 
 
 def _entry_path(folder: Path, key: Digest) -> Path:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.artifacts.record import Job, later
+from handoff.artifacts.record import Job, added_field
 from handoff.artifacts.release.comparison import Comparison, SideBySide
 from handoff.artifacts.release.evidence import Timing
 from handoff.artifacts.release.manifest import TargetRecord
@@ -47,7 +47,7 @@ class ThreeWayJob(Job[Comparison]):
     outputs: tuple[str, ...] = ()
     old_version: int = 0
     new_version: int = 0
-    old_missing: str = later("")
+    old_missing: str = added_field("")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from handoff.artifacts.errors import first_line
 from handoff.artifacts.recipe.tolerance import Deviation, pooled_rmse
 from handoff.artifacts.release.comparison import (
     Comparison,
-    Heat,
+    InterleavedTiming,
     OutputErrors,
     PackageFigures,
     recorded_figures,
@@ -33,12 +33,12 @@ from handoff.tasks.timing.messages import ThreeWayJob
 from handoff.tasks.timing.race import race_in_turns, summarize
 from handoff.tasks.verify.compare import TypicalError, compare, typical_error
 from handoff.tasks.verify.conditioning import Conditioning
-from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.float64 import flatten_tensors
 from handoff.tasks.verify.loading import (
     SHARED_LIBRARY,
     Tensors,
     call_from_host,
-    copies,
+    clone_inputs,
     device_of,
     open_shared_library,
 )
@@ -66,7 +66,7 @@ class _Package:
         if self.call is None:
             return None
         try:
-            outputs = call_from_host(self.call, device)(copies(case.inputs))
+            outputs = call_from_host(self.call, device)(clone_inputs(case.inputs))
         except RuntimeError as error:
             self._give_up(f"it fails at {case.name}: {first_line(error, 200)}")
             return None
@@ -218,13 +218,15 @@ def _distance(left: torch.Tensor, right: torch.Tensor) -> float:
     return float(apart.nan_to_num(nan=math.inf).max()) if apart.numel() else 0.0
 
 
-def _race(job: ThreeWayJob, old: _Package, new: _Package, device: str) -> Iterator[Heat]:
+def _race(
+    job: ThreeWayJob, old: _Package, new: _Package, device: str
+) -> Iterator[InterleavedTiming]:
     """Time eager and what runs here, call by call in turns, on the smallest and largest inputs."""
     if old.call is None and new.call is None:
         return
     module = read_delivery(job.staging).module.to(device)
     calls: list[tuple[str, Callable[[Tensors], object]]] = [
-        ("eager", lambda given: flat_tensors(module(*given)))
+        ("eager", lambda given: flatten_tensors(module(*given)))
     ]
     calls += [(n, p.call) for n, p in (("old", old), ("new", new)) if p.call is not None]
     for case in timed_cases(job.reference):
@@ -232,7 +234,7 @@ def _race(job: ThreeWayJob, old: _Package, new: _Package, device: str) -> Iterat
         rounds = race_in_turns([call for _, call in calls], inputs)
         seconds = {name: times for (name, _), times in zip(calls, rounds, strict=True)}
         medians = {name: statistics.median(times) for name, times in seconds.items()}
-        yield Heat(
+        yield InterleavedTiming(
             case=case.name,
             rounds=len(seconds["eager"]),
             threads=torch.get_num_threads(),

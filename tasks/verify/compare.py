@@ -20,7 +20,7 @@ from handoff.tasks.verify.elements import (
     select,
 )
 from handoff.tasks.verify.figures import measure
-from handoff.tasks.verify.inputs.special import Values
+from handoff.tasks.verify.inputs.special import ValueKind
 from handoff.tasks.verify.scale import NO_SCALE, Scale
 
 
@@ -51,7 +51,7 @@ def compare(
     output: int,
     case: str,
     typical: TypicalError = EXACT_EVERYWHERE,
-    values: Values = "drawn",
+    values: ValueKind = "drawn",
     moved: Moves | None = None,
     noise: Scale = NO_SCALE,
     scale: Scale = NO_SCALE,

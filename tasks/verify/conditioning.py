@@ -30,7 +30,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from handoff.tasks.verify.by_definition import by_definition
-from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.float64 import flatten_tensors
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -323,7 +323,7 @@ def _run(
 ) -> Tensors:
     cloned = [tensor.clone() for tensor in inputs]
     with torch.no_grad(), _decompose_layers(), mode:
-        return flat_tensors(model(*cloned))
+        return flatten_tensors(model(*cloned))
 
 
 @contextlib.contextmanager

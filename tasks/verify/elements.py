@@ -9,7 +9,7 @@ from functools import reduce
 import torch
 
 from handoff.artifacts.recipe.tolerance import Tolerance
-from handoff.tasks.verify.inputs.special import OVERFLOWING, Values
+from handoff.tasks.verify.inputs.special import OVERFLOWING, ValueKind
 from handoff.tasks.verify.scale import NO_SCALE, Scale
 
 # Below any number that is not zero.
@@ -234,7 +234,7 @@ def are_mismatched(
     float64: torch.Tensor,
     tolerance: Tolerance,
     *,
-    values: Values,
+    values: ValueKind,
 ) -> torch.Tensor:
     """Return for each element whether it may not stand where eager's is `special`: not finite.
 
@@ -268,7 +268,7 @@ def same_elements(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return (left == right) | (left.isnan() & right.isnan())
 
 
-def identical(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
+def are_identical(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
     """Return whether both are the same: dtypes, shapes and every element, NaN beside NaN."""
     return len(left) == len(right) and all(
         a.dtype == b.dtype and a.shape == b.shape and bool(same_elements(a, b).all())

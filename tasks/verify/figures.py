@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import torch
 
-from handoff.artifacts.recipe.tolerance import HIGHEST_BIN, LOWEST_BIN, ErrorSpread, Figures
+from handoff.artifacts.recipe.tolerance import HIGHEST_BIN, LOWEST_BIN, ErrorFigures, ErrorSpread
 from handoff.tasks.verify.elements import finite_in_all
 
 _QUANTILES = (0.5, 0.99, 0.999)
@@ -19,7 +19,9 @@ OUTPUTS_COUNTED = 8
 _WIDTH = HIGHEST_BIN - LOWEST_BIN + 1
 
 
-def measure(package: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor) -> Figures | None:
+def measure(
+    package: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor
+) -> ErrorFigures | None:
     """Return the figures of a floating-point output; None where there is nothing to measure.
 
     All three have one shape, which may be any; `top1` and `top5` are those of `[rows, classes]`
@@ -35,7 +37,7 @@ def measure(package: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor) -
     if got.numel() == package.numel():
         top1, top5 = _top_agreement(got.view(package.shape), want.view(package.shape))
     distance = (got - want).abs()
-    return Figures(
+    return ErrorFigures(
         cosine=_cosine(got, exact),
         snr_db=_snr(got - exact, exact),
         quantiles=_quantiles(distance),

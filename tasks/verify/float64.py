@@ -108,7 +108,7 @@ def run_in_float64(
     """Return the outputs in float64, flattened, and the bytes of all results on the way.
 
     Inputs and outputs may be of any shapes; what isn't floating-point keeps its dtype. `module` may
-    also be an exported program's graph module, called with `lifted_inputs`. The inputs are left as
+    also be an exported program's graph module, called with `lift_inputs`. The inputs are left as
     they are, even by a model that works on them in place. `casts` are the module's
     `narrowing_casts`, which are found out again where they aren't given.
     """
@@ -117,7 +117,7 @@ def run_in_float64(
     )
     with torch.no_grad():
         result = interpreter.run(*[_copy_raised(tensor) for tensor in inputs])
-    return flat_tensors(result), interpreter.bytes_made
+    return flatten_tensors(result), interpreter.bytes_made
 
 
 class _DtypeRecorder(torch.fx.Interpreter):
@@ -172,7 +172,7 @@ def copy_sharing_tensors(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     return copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
 
 
-def lifted_inputs(program: ExportedProgram, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def lift_inputs(program: ExportedProgram, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return the arguments of the program's own graph: its lifted state, then the inputs.
 
     They are the very tensors, of any shapes and dtypes.
@@ -189,7 +189,7 @@ def lifted_inputs(program: ExportedProgram, inputs: Sequence[torch.Tensor]) -> l
     return values
 
 
-def flat_tensors(result: object) -> tuple[torch.Tensor, ...]:
+def flatten_tensors(result: object) -> tuple[torch.Tensor, ...]:
     """Return the tensors in a model's result (a tensor, tuple, list or dict), in order.
 
     They may be of any shapes and dtypes.

@@ -11,13 +11,13 @@ from torch._inductor.cpu_vec_isa import VecISA
 
 from handoff.artifacts.serve.archive import (
     EXTERN_KERNELS_FILE,
+    linked_library,
     read_descriptor,
     require_known_operators,
-    side_by_side,
 )
 from handoff.artifacts.serve.loader import ask_for_tiles, keep_freed_memory
-from handoff.tasks.compile.patching import replaced
-from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.compile.patching import patch_attribute
+from handoff.tasks.verify.float64 import flatten_tensors
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -25,7 +25,7 @@ SHARED_LIBRARY = "model.so"
 PACKAGE = "model.pt2"
 
 
-def copies(inputs: Tensors) -> Tensors:
+def clone_inputs(inputs: Tensors) -> Tensors:
     """Return copies for a call, because a model may change its inputs in place.
 
     They may be of any shapes and dtypes.
@@ -57,7 +57,7 @@ def open_shared_library(path: Path, device: str = "cpu") -> Callable[[Tensors], 
         return _runner(f"/proc/self/fd/{library}", device)
     try:
         require_known_operators(read_descriptor(kernels, EXTERN_KERNELS_FILE), EXTERN_KERNELS_FILE)
-        with side_by_side(library, kernels) as linked:
+        with linked_library(library, kernels) as linked:
             return _runner(linked, device)
     finally:
         os.close(kernels)
@@ -81,9 +81,9 @@ def open_package(path: Path, device: str = "cpu") -> Callable[[Tensors], Tensors
     ask_for_tiles()
     # Torch compiles test programs for this machine's vector instructions, whose name it then only
     # compares for a warning: seconds.
-    with replaced(VecISA, "check_build", lambda *_: True):
+    with patch_attribute(VecISA, "check_build", lambda *_: True):
         loaded = torch._inductor.aoti_load_package(str(path.absolute()), device_index=index)
-    return lambda inputs: flat_tensors(loaded(*inputs))
+    return lambda inputs: flatten_tensors(loaded(*inputs))
 
 
 def call_from_host(

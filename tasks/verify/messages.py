@@ -13,7 +13,7 @@ from handoff.artifacts.recipe.tolerance import Deviation, ErrorSpread
 from handoff.artifacts.record import Job
 from handoff.tasks.compile.messages import AssumedRange
 from handoff.tasks.probe.messages import ProbeJob
-from handoff.tasks.verify.torch_versions.messages import OtherTorchHere
+from handoff.tasks.verify.torch_versions.messages import TorchEnvironment
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class VerifyJob(Job["VerifyResult"]):
     evaluation: Path | None = None
     rounded: Path | None = None
     calls: ProbeJob | None = None
-    torch: OtherTorchHere | None = None
+    torch: TorchEnvironment | None = None
 
 
 @dataclass(frozen=True)

@@ -17,18 +17,18 @@ from handoff.artifacts.errors import DeliveryUnsound, HandoffError, first_line
 from handoff.infra.engine.budget import is_out_of_memory
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
 from handoff.tasks.optimize.programs import load_program
-from handoff.tasks.timing.conditions import digest_conditions, shared_with
+from handoff.tasks.timing.conditions import digest_conditions, sharing_threads
 from handoff.tasks.verify.by_definition import by_definition
-from handoff.tasks.verify.elements import identical
+from handoff.tasks.verify.elements import are_identical
 from handoff.tasks.verify.float64 import (
     copy_sharing_tensors,
-    flat_tensors,
-    lifted_inputs,
+    flatten_tensors,
+    lift_inputs,
     narrowing_casts,
     run_in_float64,
 )
 from handoff.tasks.verify.inputs.planner import PlannedCase, Planner
-from handoff.tasks.verify.inputs.special import NOT_FINITE, Values
+from handoff.tasks.verify.inputs.special import NOT_FINITE, ValueKind
 from handoff.tasks.verify.messages import ReferenceJob, ReferenceResult
 from handoff.tasks.verify.metric.evaluating import run_eager
 from handoff.tasks.verify.open_casts import UndefinedCasts
@@ -60,7 +60,7 @@ class ReferenceCase:
     inputs: Tensors
     eager: Tensors
     float64: Tensors
-    values: Values = "drawn"
+    values: ValueKind = "drawn"
     axes: tuple[tuple[int, ...], ...] = ()
     left: Tensors = ()
     undeclared: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ def run(job: ReferenceJob) -> ReferenceResult:
             skipped.append(f"{planned.name}: the model itself fails: {why}")
 
     # Compilers are the second that computes beside this.
-    with shared_with(2), _background_float64(make_float64()) as submit:
+    with sharing_threads(2), _background_float64(make_float64()) as submit:
         planner = Planner(
             delivery,
             job.plan,
@@ -195,12 +195,12 @@ def _run_case(planned: PlannedCase, eager: Eager, submit: SubmitFloat64) -> _Pen
     inputs = tuple(tensor.clone() for tensor in planned.inputs)
     casts = None if _is_served(planned) else UndefinedCasts()
     with torch.no_grad(), casts or nullcontext():
-        outputs = tuple(tensor.clone() for tensor in flat_tensors(eager(*inputs)))
+        outputs = tuple(tensor.clone() for tensor in flatten_tensors(eager(*inputs)))
     if casts and casts.first_cast:
         raise _UndefinedResult(
             f"what the model casts ({casts.first_cast}) lies beyond what that type holds"
         )
-    left = () if identical(inputs, planned.inputs) else inputs
+    left = () if are_identical(inputs, planned.inputs) else inputs
     return _PendingCase(planned, outputs, left, submit(planned.inputs))
 
 
@@ -241,7 +241,7 @@ def reference_functions(
         return module, lambda: _float64_runner(copy_sharing_tensors(module), lambda inputs: inputs)
     program = load_program(program_file)
     return program.module(), lambda: _float64_runner(
-        copy_sharing_tensors(program.graph_module), lambda inputs: lifted_inputs(program, inputs)
+        copy_sharing_tensors(program.graph_module), lambda inputs: lift_inputs(program, inputs)
     )
 
 

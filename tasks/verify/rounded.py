@@ -20,8 +20,8 @@ from handoff.tasks.optimize.programs import load_program
 from handoff.tasks.verify.compare import TypicalError
 from handoff.tasks.verify.elements import ROOM_PER_ERROR, finite_in_all, root_mean_square
 from handoff.tasks.verify.figures import measure
-from handoff.tasks.verify.float64 import flat_tensors
-from handoff.tasks.verify.loading import copies
+from handoff.tasks.verify.float64 import flatten_tensors
+from handoff.tasks.verify.loading import clone_inputs
 from handoff.tasks.verify.reference import ReferenceCase
 
 
@@ -50,7 +50,7 @@ class RoundedProgram:
 
     def _with_program_output(self, case: ReferenceCase) -> ReferenceCase:
         with torch.no_grad():
-            outputs = flat_tensors(self.model(*copies(case.inputs)))
+            outputs = flatten_tensors(self.model(*clone_inputs(case.inputs)))
         eager, rounded = case.eager[self.index], outputs[self.index]
         if rounded.shape != eager.shape or rounded.dtype != eager.dtype:
             return case

@@ -27,9 +27,9 @@ from handoff.tasks.probe.call_patterns import (
     threaded_calls,
 )
 from handoff.tasks.probe.emulated import emulated_package
-from handoff.tasks.probe.limited_time import LimitedTime, bytes_of
+from handoff.tasks.probe.limited_time import TimeLimitedPackage, bytes_of
 from handoff.tasks.verify.by_definition import by_definition
-from handoff.tasks.verify.elements import identical
+from handoff.tasks.verify.elements import are_identical
 from handoff.tasks.verify.figures import spreads_of
 from handoff.tasks.verify.findings import Findings, drawn_cases, yardsticks_of
 from handoff.tasks.verify.loading import (
@@ -37,7 +37,7 @@ from handoff.tasks.verify.loading import (
     SHARED_LIBRARY,
     Tensors,
     call_from_host,
-    copies,
+    clone_inputs,
     device_of,
     open_package,
     open_shared_library,
@@ -140,7 +140,7 @@ def _rounded_program(job: VerifyJob) -> RoundedProgram | None:
     """Return the program whose output the metric judges; None where a tolerance judges all."""
     if job.rounded is None or job.staging is None:
         return None
-    index = read_contract(job.staging).covered(len(job.outputs))
+    index = read_contract(job.staging).metric_output_index(len(job.outputs))
     return None if index is None else RoundedProgram(job.rounded, index)
 
 
@@ -186,7 +186,7 @@ def _compare_all(
         limit_s = findings.job.recipe.verify.emulated_seconds
         # Further sizes show more than further values of one.
         cases = sorted(cases, key=lambda case: (case.values != "drawn", bytes_of(case.inputs)))
-    timed = LimitedTime(library, limit_s)
+    timed = TimeLimitedPackage(library, limit_s)
     sizes: set[int] = set()
     for case in cases:
         size = bytes_of(case.inputs)
@@ -195,7 +195,7 @@ def _compare_all(
             continue
         sizes.add(size)
         try:
-            inputs = copies(case.inputs)
+            inputs = clone_inputs(case.inputs)
             outputs[case.name] = timed(inputs)
         except RuntimeError as error:
             text = f"{case.name}: the package failed: {first_line(error)}"
@@ -218,11 +218,11 @@ def _compare_package(
         if case.name not in outputs:
             continue
         try:
-            again = package(copies(case.inputs))
+            again = package(clone_inputs(case.inputs))
         except RuntimeError as error:
             findings.reasons.append(f"{case.name}: the package failed: {first_line(error)}")
             continue
-        if not identical(outputs[case.name], again):
+        if not are_identical(outputs[case.name], again):
             findings.judge_difference(
                 case, "in model.pt2", again, "model.pt2 and model.so give different bits"
             )
@@ -333,7 +333,7 @@ def _check_dtype_guard(library: Package, cases: tuple[ReferenceCase, ...]) -> li
     """
     if not cases or not cases[0].inputs:
         return []
-    first, *rest = copies(cases[0].inputs)
+    first, *rest = clone_inputs(cases[0].inputs)
     other = torch.int64 if first.dtype is torch.float64 else torch.float64
     try:
         library((first.to(other), *rest))

@@ -6,7 +6,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from handoff.artifacts.night import Night, NightRow, Outcome
-from handoff.artifacts.release.comparison import Comparison, Heat, OutputErrors, PackageFigures
+from handoff.artifacts.release.comparison import (
+    Comparison,
+    InterleavedTiming,
+    OutputErrors,
+    PackageFigures,
+)
 from handoff.artifacts.release.interval import Interval
 
 FIRST = datetime(2026, 10, 20, 2, 0, tzinfo=UTC)
@@ -31,7 +36,7 @@ def comparison(
     assert old.speed is not None
     assert new.speed is not None
     ratio = new.speed.value / old.speed.value
-    heat = Heat(
+    heat = InterleavedTiming(
         case="batch=64 seed=0", rounds=40, threads=2, eager_s=0.2, old_s=0.2 / old.speed.value,
         new_s=0.2 / new.speed.value, new_to_old=Interval(ratio, ratio * 0.98, ratio * 1.03),
         new_to_eager=new.speed, old_to_eager=old.speed,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.delivery.contract import CONTRACT_FILE, read_contract
-from handoff.artifacts.errors import DeliveryUnreadable, UsageProblem, told_place
+from handoff.artifacts.errors import DeliveryUnreadable, UsageProblem, parse_message
 from handoff.artifacts.recipe.reading import read_recipe
 from handoff.artifacts.recipe.recipe import Recipe
 
@@ -22,7 +22,7 @@ from handoff.artifacts.recipe.recipe import Recipe
     ],
 )
 def test_a_message_is_told_in_its_parts(text: str, parts: tuple[str, str, str]) -> None:
-    assert told_place(text) == parts
+    assert parse_message(text) == parts
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import handoff
-from handoff.artifacts.isolated import imported_from
+from handoff.artifacts.isolated import import_folders
 
 
 def test_folders_of_packages_that_python_names_and_that_are_not_there_are_left_out(
@@ -18,7 +18,7 @@ def test_folders_of_packages_that_python_names_and_that_are_not_there_are_left_o
     there, absent = tmp_path / "lib/python3.11/site-packages", tmp_path / "local/lib/python3.11"
     there.mkdir(parents=True)
     monkeypatch.setattr(site, "getsitepackages", lambda: [str(there), str(absent)])
-    found = imported_from()
+    found = import_folders()
     assert there in found
     assert absent not in found
     assert Path(handoff.__file__).parent in found

@@ -21,7 +21,12 @@ from handoff.artifacts.night import (
     write_night,
 )
 from handoff.artifacts.record import from_plain, to_plain
-from handoff.artifacts.release.comparison import Comparison, Heat, OutputErrors, PackageFigures
+from handoff.artifacts.release.comparison import (
+    Comparison,
+    InterleavedTiming,
+    OutputErrors,
+    PackageFigures,
+)
 from handoff.artifacts.release.interval import Interval
 from handoff.artifacts.stores.store import open_store
 from tests.artifacts.nights import busy_night, comparison, figures, month, night
@@ -47,7 +52,7 @@ errors = st.builds(
     st.none() | numbers,
 )  # fmt: skip
 heats = st.builds(
-    Heat, texts, st.integers(1, 200), st.integers(1, 64), numbers, st.none() | numbers,
+    InterleavedTiming, texts, st.integers(1, 200), st.integers(1, 64), numbers, st.none() | numbers,
     st.none() | numbers, st.none() | intervals, st.none() | intervals, st.none() | intervals,
 )  # fmt: skip
 comparisons = st.builds(

@@ -17,13 +17,13 @@ from markdown_it import MarkdownIt
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import UsageProblem, error_from_record
-from handoff.artifacts.mlflow.description import describe_version, linked_run
+from handoff.artifacts.mlflow.description import describe_version, link_run
 from handoff.artifacts.mlflow.tags import run_parameters, run_tags
 from handoff.artifacts.printable import markdown_text, one_line, printable, printable_json
 from handoff.artifacts.release.evidence import Finding
 from handoff.artifacts.release.statement import Claim
 from handoff.infra.terminal.console import print_findings, print_json, print_table
-from handoff.infra.terminal.output import JsonLine, OneLine, echo, styled
+from handoff.infra.terminal.output import JsonFormatter, OneLineFormatter, echo, styled
 from handoff.tasks.report.page import environment
 from tests.artifacts.samples import write_release
 
@@ -109,7 +109,7 @@ def test_no_way_in_which_a_command_prints_lets_it_through(
 def test_a_log_has_one_line_for_each_record() -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(OneLine("%(message)s"))
+    handler.setFormatter(OneLineFormatter("%(message)s"))
     record = logging.LogRecord("x", logging.INFO, "f", 1, "by %s", ("a\nreleased\x1b[2J",), None)
     handler.emit(record)
     assert stream.getvalue() == "by a\\nreleased\\x1b[2J\n"
@@ -118,7 +118,7 @@ def test_a_log_has_one_line_for_each_record() -> None:
 def test_a_record_in_json_is_one_line_that_says_the_same() -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLine())
+    handler.setFormatter(JsonFormatter())
     hostile = 'a"b\nreleased\x1b[2J\u202e'
     handler.emit(logging.LogRecord("x", logging.WARNING, "f", 1, "by %s", (hostile,), None))
     line = stream.getvalue()
@@ -157,7 +157,7 @@ def test_mlflows_tags_and_descriptions_hold_nothing_of_it(tmp_path: Path) -> Non
     assert 'href="http://evil' not in rendered
     assert "<img" not in rendered
     assert "<h1>" not in rendered
-    assert linked_run("https://prefect.example:4200/runs/flow-run/abc-1") == (
+    assert link_run("https://prefect.example:4200/runs/flow-run/abc-1") == (
         "[abc-1](https://prefect.example:4200/runs/flow-run/abc-1)"
     )
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from examples import resnet18, user_model
 from handoff.artifacts.delivery.signature import Dimension
-from handoff.tasks.deliver.capture.tracer import trace_for_inference, training_parts_left_out
+from handoff.tasks.deliver.capture.tracer import trace_for_inference, without_training_modules
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.intake.loading import read_delivery
 
@@ -78,7 +78,7 @@ def test_user_model_returns_a_loss_and_is_delivered_as_scores(tmp_path: Path) ->
     model, inputs, options = user_model.build()
     with torch.no_grad():
         assert model(*inputs).dim() == 0
-        with training_parts_left_out():
+        with without_training_modules():
             scores = model(*inputs)
     name = str(options.pop("name"))
     result = deliver(model, inputs, tmp_path / name, name=name, **options)  # type: ignore[arg-type]
@@ -99,7 +99,7 @@ def test_user_model_ignores_what_stands_beside_padding() -> None:
     padding = items == 0
     other = torch.where(padding, torch.full_like(seconds, 99.0), seconds)
     kinds = torch.where(padding, torch.full_like(categories, 7), categories)
-    with torch.no_grad(), training_parts_left_out():
+    with torch.no_grad(), without_training_modules():
         one = model(items, categories, seconds, candidate, label)
         two = model(items, kinds, other, candidate, label)
     torch.testing.assert_close(one, two)

@@ -12,7 +12,7 @@ import pytest
 from handoff.artifacts.delivery.captures import CAPTURE_METHODS
 from handoff.tasks.compile.cross.fatbinary import find_fatbinary
 from handoff.tasks.compile.cross.inspect_binary import inspect_binary
-from handoff.tasks.compile.cross.toolkit import why_not_here
+from handoff.tasks.compile.cross.toolkit import why_unsupported
 from tests.flows.small_delivery import deliver_and_release, released
 from tests.infra.commands.test_cli import assert_is_a_sentence, handoff
 
@@ -99,7 +99,7 @@ def for_gpu(
     training: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, Any]]:
     """Release for this processor and for a GPU that isn't here; return home and what came out."""
-    if reason := why_not_here():
+    if reason := why_unsupported():
         pytest.skip(reason)
     home, recipe = tmp_path_factory.mktemp("gpu-home"), training / "gpu.toml"
     recipe.write_text(
@@ -174,7 +174,7 @@ def for_generations(
     training: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, Any]]:
     """Release for GPUs of two generations that aren't here; return home and what came out."""
-    if reason := why_not_here() or ("no fatbinary" if find_fatbinary() is None else ""):
+    if reason := why_unsupported() or ("no fatbinary" if find_fatbinary() is None else ""):
         pytest.skip(reason)
     home, recipe = tmp_path_factory.mktemp("generations-home"), training / "generations.toml"
     recipe.write_text('targets = ["cpu", "cuda-sm80+sm90"]\n[verify]\npropagation = "note"\n')

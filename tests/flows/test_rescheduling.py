@@ -31,7 +31,7 @@ from handoff.artifacts.release.ledger import SeenLedgers
 from handoff.flows import host
 from handoff.flows.rescheduling import MOST_TRIES
 from handoff.flows.target import targets
-from handoff.infra.engine.budget import killed_by_others
+from handoff.infra.engine.budget import step_killed_error
 from tests.limits import LIMIT_S
 from tests.prefect_server import prefect_client
 
@@ -156,7 +156,7 @@ def test_a_killed_step_ends_a_workers_run_and_elsewhere_is_its_targets_answer(
     state: Any = SimpleNamespace(context=SimpleNamespace(target=parse_target("cpu-avx2")))
 
     def killed(_: object) -> Any:
-        raise killed_by_others("compile", tmp_path / "log")
+        raise step_killed_error("compile", tmp_path / "log")
 
     def crashed(_: object) -> Any:
         raise StepCrashed("it crashed", expected="a", got="SIGSEGV", remedy="look")
@@ -181,7 +181,7 @@ def test_what_a_machine_fails_for_is_told_with_its_name_and_is_still_of_its_clas
 
 
 def test_a_verdict_on_a_delivery_or_a_package_is_never_a_machines() -> None:
-    machines = {name for name, kind in ERRORS.items() if kind.is_machines}
+    machines = {name for name, kind in ERRORS.items() if kind.is_machine_fault}
     assert machines == {
         "DeliveryUnreachable", "EnvironmentLacking", "KeyUnusable", "StepKilled",
         "StoreUnreachable",

@@ -17,8 +17,8 @@ from handoff.artifacts.recipe.target import parse_target
 from handoff.artifacts.release.evidence import Candidate, choose
 from handoff.artifacts.release.manifest import PackageFile
 from handoff.flows.target import variants
-from handoff.infra.engine.budget import out_of_time
-from handoff.tasks.compile.messages import CompileJob, CompileResult, Reused
+from handoff.infra.engine.budget import timeout_error
+from handoff.tasks.compile.messages import CompileJob, CompileResult, ReusedPart
 from handoff.tasks.timing.messages import RaceLap, RaceResult
 from handoff.tasks.verify.messages import VerifyResult
 
@@ -82,13 +82,13 @@ class Steps:
         return VerifyResult((), () if is_right else ("outside",))
 
 
-def compiled(reused: Reused) -> CompileResult:
+def compiled(reused: ReusedPart) -> CompileResult:
     library = PackageFile("cpu-avx2/model.so", Digest("sha256:" + "0" * 64), 8)
     return CompileResult((library,), cast(Any, None), 1.0, {}, reused=reused)
 
 
 def check(
-    monkeypatch: pytest.MonkeyPatch, steps: Steps, name: str, reused: Reused
+    monkeypatch: pytest.MonkeyPatch, steps: Steps, name: str, reused: ReusedPart
 ) -> variants.Variant:
     monkeypatch.setattr(variants, "compile_package", steps.compile_package)
     monkeypatch.setattr(variants, "compare", steps.compare)
@@ -150,7 +150,7 @@ def test_less_int8_is_tried_unless_the_samples_are_too_few_for_any(
 
 
 def test_a_candidate_that_the_searchs_time_ended_is_no_crash_and_one_that_crashed_is() -> None:
-    late: HandoffError = out_of_time("compile", 20)
+    late: HandoffError = timeout_error("compile", 20)
     crash = StepCrashed("the step ended", expected="a result", got="SIGSEGV", remedy="Look")
     over, left = time.monotonic() - 1, time.monotonic() + 60
     wanted = Search(seconds=30)

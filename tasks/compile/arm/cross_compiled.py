@@ -18,7 +18,7 @@ from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.recipe.target import ArmTarget
 from handoff.tasks.compile.arm.sysroot import Sysroot, find_sysroot, is_arm_host
 from handoff.tasks.compile.machine.here import has_march_option
-from handoff.tasks.compile.patching import replaced
+from handoff.tasks.compile.patching import patch_attribute
 
 # What chooses by what it times, or packs weights in the layout of the machine that it runs on.
 _NEEDS_HOST_CPU = frozenset({
@@ -74,7 +74,7 @@ def use_arm_compiler() -> Iterator[None]:
     Raises `EnvironmentLacking` where this machine lacks it.
     """
     only = [Neon()]
-    with replaced(cpu_vec_isa, "valid_vec_isa_list", lambda: only):
+    with patch_attribute(cpu_vec_isa, "valid_vec_isa_list", lambda: only):
         if is_arm_host():
             yield
             return
@@ -92,8 +92,8 @@ def _use_torch_of(sysroot: Sysroot) -> Iterator[None]:
         return {**original(device_type), "AOTI_MACHINE": "aarch64"}
 
     with (
-        replaced(cpp_extension, "include_paths", lambda *_, **__: folders),
-        replaced(cpp_extension, "TORCH_LIB_PATH", str(sysroot.libraries)),
-        replaced(codecache, "get_device_information", device_information),
+        patch_attribute(cpp_extension, "include_paths", lambda *_, **__: folders),
+        patch_attribute(cpp_extension, "TORCH_LIB_PATH", str(sysroot.libraries)),
+        patch_attribute(codecache, "get_device_information", device_information),
     ):
         yield

@@ -18,7 +18,7 @@ from handoff.tasks.compile.arm.sysroot import find_sysroot
 # A processor that has what the level has to have: what is beyond it ends with SIGILL.
 _EMULATED_CPUS = {"v8.2": "neoverse-n1"}
 # So many times as long as usual what calls a package under emulation may take.
-SLOWER = 10
+EMULATION_SLOWDOWN = 10
 
 
 def emulated_target(slug: str) -> ArmTarget | None:
@@ -27,7 +27,7 @@ def emulated_target(slug: str) -> ArmTarget | None:
     return target if isinstance(target, ArmTarget) and target.is_emulated else None
 
 
-def emulating(target: ArmTarget, program: Path, arguments: Sequence[str]) -> list[str]:
+def emulation_command(target: ArmTarget, program: Path, arguments: Sequence[str]) -> list[str]:
     """Return the command that runs an ARM64 program on this machine.
 
     Raises `EnvironmentLacking` where there is no emulator, or no libraries for it.
@@ -39,14 +39,14 @@ def emulating(target: ArmTarget, program: Path, arguments: Sequence[str]) -> lis
     ]  # fmt: skip
 
 
-def told_emulator(target: ArmTarget) -> str:
+def describe_emulator(target: ArmTarget) -> str:
     """Return by which emulator packages are run, and as which processor."""
     return f"{_read_version(find_sysroot().emulator)} as {_EMULATED_CPUS[target.isa]}"
 
 
-def told_emulation(target: ArmTarget) -> str:
+def describe_emulation(target: ArmTarget) -> str:
     """Return what the record says: what has run the package, and what wasn't seen."""
-    return f"run by {told_emulator(target)}; its speed was not measured"
+    return f"run by {describe_emulator(target)}; its speed was not measured"
 
 
 @cache

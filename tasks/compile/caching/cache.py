@@ -21,14 +21,14 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from handoff.artifacts.digest import Digest, digest_bytes, digest_file
-from handoff.artifacts.files.locks import held
+from handoff.artifacts.files.locks import lock_folder
 from handoff.artifacts.files.strict import parse_json
 from handoff.artifacts.files.writing import replace_folder, scratch_folder
 from handoff.artifacts.recipe.target import describe_host_cpu
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
 from handoff.tasks.compile.caching.package_cache import ENTRY_FILE
 from handoff.tasks.compile.fingerprint import digest_sources
-from handoff.tasks.compile.messages import AssumedRange, CompileJob, Reused
+from handoff.tasks.compile.messages import AssumedRange, CompileJob, ReusedPart
 from handoff.tasks.compile.packages import write_package, write_shell
 from handoff.tasks.compile.weights import (
     WeightSlot,
@@ -181,7 +181,7 @@ def find_entry(cache: Path, key: Digest) -> CacheEntry | None:
     """Return the entry, or None where there is none that is whole.
 
     It counts as used now; one whose files aren't whole is removed. Whoever goes on to take it holds
-    the cache meanwhile (`artifacts.files.locks.held`), so that no other process drops it.
+    the cache meanwhile (`artifacts.files.locks.lock_folder`), so that no other process drops it.
     """
     folder = cache / key.hex
     entry = _parse(folder)
@@ -219,7 +219,7 @@ def _is_intact(folder: Path, entry: CacheEntry) -> bool:
         return False
 
 
-def find_reusable_part(entry: CacheEntry, weights: dict[str, str]) -> Reused:
+def find_reusable_part(entry: CacheEntry, weights: dict[str, str]) -> ReusedPart:
     """Return what of an entry a program with these weights can take."""
     if weights == entry.compiled.weights:
         return "package"
@@ -234,6 +234,6 @@ def keep_entry(cache: Path, key: Digest, package: Path, metadata: PackageMetadat
         write_shell(package / PACKAGE, staging / PACKAGE)
         entry = CacheEntry(metadata, {name: digest_file(staging / name) for name in _FILES})
         (staging / ENTRY_FILE).write_text(json.dumps(to_plain(entry)), encoding="utf-8")
-        with held(cache):
+        with lock_folder(cache):
             replace_folder(staging, cache / key.hex)
     return entry

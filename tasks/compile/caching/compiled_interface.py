@@ -21,7 +21,7 @@ from torch._inductor import codecache, config, cpp_builder
 from torch._inductor.codecache import AotCodeCompiler
 
 from handoff.artifacts.digest import digest_bytes
-from handoff.tasks.compile.patching import missing_internal, replaced
+from handoff.tasks.compile.patching import missing_internal, patch_attribute
 from handoff.tasks.compile.workdir import map_path_prefix
 
 _SOURCE = Path(codecache.__file__).with_name("codegen") / "aoti_runtime" / "interface.cpp"
@@ -71,13 +71,13 @@ def precompile_interface() -> Iterator[None]:
                 sources = [*sources, *objects]
             return cpp_builder.CppBuilder(name, sources, **options)
 
-        with replaced(codecache, "CppBuilder", builder):
+        with patch_attribute(codecache, "CppBuilder", builder):
             result = original(graph, code.replace(interface, _EXTERN_INTERFACE), *args, **kwargs)
         if len(linked) != 1:
             raise missing_internal("the files that codecache.CppBuilder is given")
         return result
 
-    with replaced(AotCodeCompiler, "compile", staticmethod(compile_model)):
+    with patch_attribute(AotCodeCompiler, "compile", staticmethod(compile_model)):
         yield
 
 

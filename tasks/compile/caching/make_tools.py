@@ -14,7 +14,7 @@ from pathlib import Path
 
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.files.writing import write_whole
+from handoff.artifacts.files.writing import write_atomically
 from handoff.artifacts.recipe.target import CpuTarget, host_cpu_flags
 from handoff.infra.engine.budget import memory_bytes
 from handoff.tasks import steps
@@ -55,9 +55,9 @@ def run(job: ToolsJob) -> ToolsResult:
             _compile_sample(job)
         program, _ = building.result()
     for step in _STEPS_TO_IMPORT:
-        importlib.import_module(f"handoff.tasks.{step.place}")
+        importlib.import_module(f"handoff.tasks.{step.module_path}")
     ready.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(ready, str(program), mode=0o666)
+    write_atomically(ready, str(program), mode=0o666)
     return ToolsResult(program, made=True)
 
 

@@ -19,7 +19,7 @@ from handoff.artifacts.delivery.contract import (
     CONTRACT_FILE,
     INIT_FILE,
     MODULE_FILE,
-    NOTHING_SAID,
+    NO_LINEAGE,
     parse_contract,
 )
 from handoff.artifacts.digest import Digest, digest_bytes
@@ -35,7 +35,7 @@ _MAX_FILE_BYTES = 1 << 28
 _LOAD_CALL = re.compile(rb"torch\.load\(r'[^'\n]*/")
 
 
-def cache_of(delivery: Path, packages: Path) -> Path:
+def package_cache_of(delivery: Path, packages: Path) -> Path:
     """Return the cache, below the folder `packages`, of the code that a delivery's folder holds.
 
     Weights, the model's name and what is said of the source have no part in it: what is trained
@@ -53,7 +53,7 @@ def _digest_code(delivery: Path) -> Digest:
     contract = _read_file(delivery / CONTRACT_FILE)
     try:
         parsed = parse_contract(contract)
-        neutral = replace(parsed, model=replace(parsed.model, name="any"), source=NOTHING_SAID)
+        neutral = replace(parsed, model=replace(parsed.model, name="any"), source=NO_LINEAGE)
         contract = json.dumps(to_plain(neutral), sort_keys=True).encode()
     except (HandoffError, ValueError, RecursionError):
         pass  # no contract, or none that intake would take
@@ -72,7 +72,7 @@ def _read_file(path: Path) -> bytes:
         return stream.read(_MAX_FILE_BYTES)
 
 
-def drop_old(packages: Path) -> None:
+def evict_old_packages(packages: Path) -> None:
     """Remove the entries of all caches beyond what they may take of the disk together.
 
     What another process takes at the same time is not found there then, and compiled.

@@ -19,7 +19,7 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.recipe.target import Isa, host_cpu_flags
-from handoff.tasks.compile.patching import replaced
+from handoff.tasks.compile.patching import patch_attribute
 
 
 @contextmanager
@@ -36,8 +36,8 @@ def build_headers_in(shared: Path) -> Iterator[None]:
         for header in existing:
             os.link(headers / header, Path(name, header))
         with (
-            replaced(codecache, "_HEADER_DIR", name),
-            replaced(codecache, "_HEADER_LOCK_DIR", str(Path(name, "locks"))),
+            patch_attribute(codecache, "_HEADER_DIR", name),
+            patch_attribute(codecache, "_HEADER_LOCK_DIR", str(Path(name, "locks"))),
         ):
             yield
         new = [p for p in Path(name).iterdir() if p.is_file() and p.name not in existing]
@@ -56,7 +56,7 @@ def use_headers_from(shared: Path | None) -> Iterator[None]:
 
     def precompile(header: str, hashable_cmd_line: str, **command: object) -> str:
         try:
-            with replaced(codecache, "_HEADER_DIR", str(Path(str(shared), "headers"))):
+            with patch_attribute(codecache, "_HEADER_DIR", str(Path(str(shared), "headers"))):
                 return original(header, hashable_cmd_line, **command)
         except Exception:  # noqa: BLE001 - whatever it is, one's own are as good
             return original(header, hashable_cmd_line, **command)
@@ -64,7 +64,7 @@ def use_headers_from(shared: Path | None) -> Iterator[None]:
     if shared is None:
         yield
         return
-    with replaced(codecache, "_precompile_header", precompile):
+    with patch_attribute(codecache, "_precompile_header", precompile):
         yield
 
 

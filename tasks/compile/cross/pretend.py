@@ -33,7 +33,7 @@ from handoff.tasks.compile.cross.toolkit import (
     find_toolkit,
     require_known_torch,
 )
-from handoff.tasks.compile.patching import environment, missing_internal, replaced
+from handoff.tasks.compile.patching import missing_internal, patch_attribute, patch_environment
 
 # The functions that remember an answer about a device (`functools.cache`), beside those that
 # Inductor's own `clear_caches` makes forget. Not all that remember: some are how torch sees to it
@@ -139,11 +139,11 @@ def pretend_gpu(
     try:
         with ExitStack() as stack:
             for patch in patches:
-                stack.enter_context(replaced(patch.owner, patch.name, patch.value))
+                stack.enter_context(patch_attribute(patch.owner, patch.name, patch.value))
             # AOTInductor writes what it compiles for into its settings, and leaves it there.
             settings = torch._inductor.config.patch("aot_inductor.metadata", {})
             stack.enter_context(settings)
-            stack.enter_context(environment(_ENVIRONMENT))
+            stack.enter_context(patch_environment(_ENVIRONMENT))
             yield chosen
     finally:
         forget_devices()

@@ -23,7 +23,7 @@ from handoff.artifacts.machine.gpu import GpuProfile
 from handoff.tasks.compile.cross.build import NEED_A_GPU, inductor_options
 from handoff.tasks.compile.cross.pretend import pretend_gpu
 from handoff.tasks.compile.cross.retarget import Weights, retarget
-from handoff.tasks.compile.patching import replaced
+from handoff.tasks.compile.patching import patch_attribute
 from handoff.tasks.compile.reading.literals import refusal_within
 from handoff.tasks.compile.reading.source_words import weights_named
 
@@ -121,7 +121,7 @@ def _capture_program(written: list[PythonProgram], weights: Weights) -> Iterator
         written.append(PythonProgram(code.value, constants, graph, attributes, nodes))
         raise _ProgramWrittenError
 
-    with replaced(GraphLowering, "codegen_with_cpp_wrapper", write):
+    with patch_attribute(GraphLowering, "codegen_with_cpp_wrapper", write):
         yield
 
 

@@ -28,7 +28,7 @@ from handoff.artifacts.machine.gpu import GpuProfile
 from handoff.artifacts.recipe.fit import base_version
 from handoff.tasks.compile.cross.fatbinary import require_fatbinary
 from handoff.tasks.compile.machine.here import require_compiler
-from handoff.tasks.compile.patching import environment
+from handoff.tasks.compile.patching import patch_environment
 
 # Each torch whose internals `pretend` is known to fit, with the Triton that goes with it. Another
 # joins this list when the tests in tests/tasks/compile/cross pass with it, `compile` ones included.
@@ -62,7 +62,7 @@ class Toolkit:
     fatbinary: Path | None
 
 
-def why_not_here() -> str | None:
+def why_unsupported() -> str | None:
     """Return why this torch can't cross-compile, or None where it can."""
     base = base_version(torch.__version__)
     if torch.version.cuda is None:
@@ -82,7 +82,7 @@ def can_add_ptx() -> bool:
 
 def require_known_torch() -> None:
     """Raise `EnvironmentLacking` unless this torch's internals are known."""
-    if reason := why_not_here():
+    if reason := why_unsupported():
         supported = ", ".join(f"torch {t} with triton {k}" for t, k in KNOWN_TORCH.items())
         raise EnvironmentLacking(
             "compiling for a GPU where there is none leans on torch's internals",
@@ -121,7 +121,7 @@ def link_driver_stub(compiler: str) -> Iterator[None]:
     """
     stub = write_driver_stub(compiler, Path(cache_dir()) / "handoff-driver")
     library_path = os.pathsep.join(filter(None, [os.environ.get("LIBRARY_PATH"), str(stub.parent)]))
-    with environment({"LIBRARY_PATH": library_path}):
+    with patch_environment({"LIBRARY_PATH": library_path}):
         yield
 
 

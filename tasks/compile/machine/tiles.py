@@ -15,7 +15,7 @@ from typing import Any
 from torch._inductor.codecache import AotCodeCompiler
 
 from handoff.artifacts.recipe.target import Target
-from handoff.tasks.compile.patching import missing_internal, replaced
+from handoff.tasks.compile.patching import missing_internal, patch_attribute
 
 _DECLARATION = 'extern "C" long syscall(long number, ...) noexcept;\n'
 # By number, since of the kernel's headers none is read: SYS_arch_prctl of x86-64,
@@ -50,5 +50,5 @@ def request_amx_tiles(target: Target) -> Iterator[None]:
             raise missing_internal("the constructor of a package's AOTInductorModel")
         return original(graph, requesting, *args, **kwargs)
 
-    with replaced(AotCodeCompiler, "compile", staticmethod(compile_requesting)):
+    with patch_attribute(AotCodeCompiler, "compile", staticmethod(compile_requesting)):
         yield

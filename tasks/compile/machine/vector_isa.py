@@ -20,7 +20,7 @@ from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.recipe.target import CpuTarget, Isa, host_cpu_flags
 from handoff.tasks.compile.caching.shared_tools import level_marker
-from handoff.tasks.compile.patching import environment, replaced
+from handoff.tasks.compile.patching import patch_attribute, patch_environment
 
 
 class _PlainAVX512(VecAVX512):
@@ -51,7 +51,7 @@ def vector_isa(isa: Isa, shared: Path | None = None) -> VecISA:
     }[isa]()  # fmt: skip
     is_verified = shared is not None and level_marker(shared, isa).exists()
     with (
-        environment({"TORCHINDUCTOR_CACHE_DIR": str(_test_program_folder())}),
+        patch_environment({"TORCHINDUCTOR_CACHE_DIR": str(_test_program_folder())}),
         config.patch({"cpp.vec_isa_ok": True} if is_verified else {}),
     ):
         usable = bool(chosen)
@@ -78,7 +78,7 @@ def restrict_vector_isa(target: CpuTarget, shared: Path | None = None) -> Iterat
     """Let Inductor know of no other level than the target's in the body; `vector_isa` says how."""
     only = [vector_isa(target.isa, shared)]
     with (
-        replaced(cpu_vec_isa, "valid_vec_isa_list", lambda: only),
+        patch_attribute(cpu_vec_isa, "valid_vec_isa_list", lambda: only),
         config.patch({"cpp.vec_isa_ok": True}),
     ):
         yield

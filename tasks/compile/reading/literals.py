@@ -23,7 +23,7 @@ from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
 from handoff.artifacts.errors import HandoffError
 from handoff.tasks.compile.machine.tiles import TEXTS
-from handoff.tasks.compile.patching import replaced
+from handoff.tasks.compile.patching import patch_attribute
 from handoff.tasks.compile.reading.python_source import read_python
 from handoff.tasks.compile.reading.source_words import (
     is_known_word,
@@ -190,8 +190,8 @@ def sources_read() -> Iterator[None]:
         tune(self)  # type: ignore[no-untyped-call]
 
     with (
-        replaced(codecache, "write", read_then_write),
-        replaced(PythonWrapperCodegen, "generate_and_run_autotune_block", read_then_tune),
+        patch_attribute(codecache, "write", read_then_write),
+        patch_attribute(PythonWrapperCodegen, "generate_and_run_autotune_block", read_then_tune),
     ):
         yield
 

@@ -26,7 +26,7 @@ from torch.utils._sympy.symbol import prefix_str
 
 from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.printable import printable
-from handoff.tasks.compile.patching import missing_internal, replaced
+from handoff.tasks.compile.patching import missing_internal, patch_attribute
 
 _PREFIX = "ours_"
 # Inductor recognises what it computes itself by this beginning.
@@ -53,7 +53,7 @@ def weights_named() -> Iterator[None]:
                     plain if plain.startswith((_INDUCTOR_PREFIX, _PREFIX)) else f"{_PREFIX}{plain}"
                 )
 
-            stack.enter_context(replaced(module, "normalize_name", name_ours))
+            stack.enter_context(patch_attribute(module, "normalize_name", name_ours))
         yield
 
 

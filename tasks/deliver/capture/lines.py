@@ -117,7 +117,7 @@ def parse_trace_lines(trace: str) -> list[Line]:
     return [line for line in found if is_user_code(line[0])]
 
 
-def written_line(line: Line) -> str:
+def format_line(line: Line) -> str:
     """Return a line as `package/module.py:12`, without the folders of the machine it lies on."""
     file, number = line
     for name, module in list(sys.modules.items()):
@@ -127,7 +127,7 @@ def written_line(line: Line) -> str:
     return f"{Path(file).name}:{number}"
 
 
-def place_of(node: torch.fx.Node) -> str:
+def node_location(node: torch.fx.Node) -> str:
     """Return `module.py:12`, or `module.py:12 (models/net.py:40)`."""
     line = node.meta.get("module_line")
     location = "module.py" if line is None else f"module.py:{line}"

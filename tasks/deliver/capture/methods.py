@@ -23,7 +23,7 @@ from handoff.tasks.deliver.capture.tracer import (
     describe_dropped_input,
     describe_left_out,
     trace_for_inference,
-    training_parts_left_out,
+    without_training_modules,
 )
 from handoff.tasks.optimize import capture
 from handoff.tasks.optimize.capture import dynamic_shapes, inputs_to_trace
@@ -139,7 +139,7 @@ def export(request: CaptureRequest, *, strict: bool) -> CapturedGraph:
     for tensor, axes in zip(tensors, dynamic_shapes(signature), strict=True):
         collected[tensor] = axes
     shapes = collected.dynamic_shapes(request.module, args, kwargs)
-    with training_parts_left_out():
+    with without_training_modules():
         program = capture.export(request.module, args, kwargs, shapes, signature, strict=strict)
     unlifted = program.module(check_guards=False)
     assert isinstance(unlifted, torch.fx.GraphModule)

@@ -10,7 +10,7 @@ import torch
 
 from handoff.artifacts.errors import DeliveryUnsound
 from handoff.tasks.deliver.capture.calls import Call, Tensors, format_tensor
-from handoff.tasks.deliver.capture.lines import Line, quote_line, written_line
+from handoff.tasks.deliver.capture.lines import Line, format_line, quote_line
 
 # What torch says of the mistakes that are made most, and what helps.
 _COMMON_ERRORS = (
@@ -36,7 +36,7 @@ class SampleInputs:
 
 
 # What to do about an EmbeddingBag whose caller says where its bags begin.
-BAGS = (
+BAGS_REMEDY = (
     "Take the ids as [batch, longest], padded: nn.EmbeddingBag(..., padding_idx=0) of them leaves "
     "the padding out, and needs no offsets"
 )
@@ -61,7 +61,7 @@ def run_failure(
         expected=f"forward to run on {_format_inputs(call, sample.tensors)}",
         got=f"{quote_line(line)}{why.removesuffix('.')} [{code}]",
         remedy=remedy,
-        where="" if line is None else written_line(line),
+        where="" if line is None else format_line(line),
     )
     refusal.why = why
     return refusal
@@ -70,7 +70,7 @@ def run_failure(
 def _diagnose(call: Call, sample: SampleInputs, why: str) -> tuple[str, str, str]:
     """Return what the model fails on, the finding for it, and what to do about it."""
     if "offsets[0] has to be 0" in why:
-        return "offsets of its bags that aren't its example's", "bag-offsets", BAGS
+        return "offsets of its bags that aren't its example's", "bag-offsets", BAGS_REMEDY
     if sample.sizes:
         sizes = ", ".join(f"{name} = {size}" for name, size in sample.sizes.items())
         return (

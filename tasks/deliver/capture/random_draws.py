@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from handoff.artifacts.errors import DeliveryUnsound
 from handoff.tasks.deliver.capture.calls import Call, Tensors
-from handoff.tasks.deliver.capture.lines import Line, current_user_line, written_line
+from handoff.tasks.deliver.capture.lines import Line, current_user_line, format_line
 
 # Operators that can draw are tagged whether they do or not; these arguments say that they don't.
 _PROBABILITIES = ("dropout_p", "dropout", "p")
@@ -84,5 +84,5 @@ def unrepeatable_error(module: nn.Module, call: Call, inputs: Tensors) -> Delive
     return DeliveryUnsound(
         "the model gives another output when it is run again",
         expected="the same output for the same input", got=got, remedy=remedy,
-        where="" if first_line is None else written_line(first_line),
+        where="" if first_line is None else format_line(first_line),
     )  # fmt: skip

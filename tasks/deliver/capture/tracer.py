@@ -28,7 +28,7 @@ def _pass_through(_module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa
 
 
 @contextmanager
-def training_parts_left_out(
+def without_training_modules(
     counts: Counter[str] | None = None, mark_loss: Callable[[Any], Any] = lambda value: value
 ) -> Iterator[None]:
     """Let dropout, identity and loss modules give their first argument while the body runs.

@@ -12,7 +12,7 @@ from torch import nn
 
 from handoff.tasks.deliver.ranges.uses import InputUses, Uses
 from handoff.tasks.deliver.ranges.watch import ValueWatch
-from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.float64 import flatten_tensors
 
 _INF = float("inf")
 # So many tables are named.
@@ -27,7 +27,7 @@ Source = Literal["table", "mask", "compared", "type", "example"]
 
 
 @dataclass(frozen=True)
-class Reading:
+class RangeReading:
     """What one input may hold, both ends included, where that was read off, and in words.
 
     Where its columns could hold different numbers, the narrowest counts (`narrowed`), or, where the
@@ -70,7 +70,7 @@ def watch_values(
     watch = ValueWatch(copies, names)
     with torch.no_grad(), watch:
         result = run(*copies)
-    return watch.end(flat_tensors(result))
+    return watch.end(flatten_tensors(result))
 
 
 def state_of(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -80,7 +80,7 @@ def state_of(module: nn.Module) -> dict[str, torch.Tensor]:
 
 def read_ranges(
     uses: Uses, inputs: Sequence[torch.Tensor], others: Uses | None = None
-) -> tuple[Reading | None, ...]:
+) -> tuple[RangeReading | None, ...]:
     """Return what each input may hold; None for one without whole numbers in it, or ids.
 
     Inputs may be of any shapes and dtypes. `others` are the uses at other sizes: what differs there
@@ -91,7 +91,7 @@ def read_ranges(
 
 def _read_range(
     uses: Uses, index: int, tensor: torch.Tensor, others: Uses | None
-) -> Reading | None:
+) -> RangeReading | None:
     is_integer = tensor.dtype in _INTEGERS
     if not tensor.numel() or not (is_integer or tensor.is_floating_point()):
         return None
@@ -115,7 +115,7 @@ def _read_range(
     return reading
 
 
-def _range_by_tables(uses: Uses, index: int, tensor: torch.Tensor) -> Reading | None:
+def _range_by_tables(uses: Uses, index: int, tensor: torch.Tensor) -> RangeReading | None:
     """Return the range that the tables leave, the narrowest of an input's columns."""
     low, high = uses.limits(index)
     limited = (low > -_INF) | (high < _INF)
@@ -127,11 +127,11 @@ def _range_by_tables(uses: Uses, index: int, tensor: torch.Tensor) -> Reading | 
     names = " and ".join(map(str, tables[:_TABLES_AT_MOST]))
     names += f" and {len(tables) - _TABLES_AT_MOST} more" if len(tables) > _TABLES_AT_MOST else ""
 
-    def between(least: float, most: float, prefix: str) -> Reading:
+    def between(least: float, most: float, prefix: str) -> RangeReading:
         # A third of a whole number of thirds isn't quite a whole number.
         first, last = max(least, lowest) - _ROUNDING, min(most, highest) + _ROUNDING
         bounds = _round_finite(math.ceil, first), _round_finite(math.floor, last)
-        return Reading(*bounds, "table", prefix + names)
+        return RangeReading(*bounds, "table", prefix + names)
 
     are_alike = bool((low[limited] == low.max()).all() and (high[limited] == high.min()).all())
     if are_alike:
@@ -146,7 +146,7 @@ def _range_by_tables(uses: Uses, index: int, tensor: torch.Tensor) -> Reading | 
     return replace(between(*ends, "the widest column's, of "), widened=True)
 
 
-def _range_by_uses(input_uses: InputUses, tensor: torch.Tensor) -> Reading:
+def _range_by_uses(input_uses: InputUses, tensor: torch.Tensor) -> RangeReading:
     """Return the range of an input that no table limits."""
     kinds = input_uses.kinds
     lowest, highest = _dtype_limits(tensor.dtype)
@@ -156,32 +156,32 @@ def _range_by_uses(input_uses: InputUses, tensor: torch.Tensor) -> Reading:
     elif kinds <= {"fitted", "masked", "compared", "summed"} and "fitted" in kinds:
         tables = " and ".join(map(str, input_uses.tables))
         suffix = f", made to fit {tables}" if tables else ""
-        return Reading(lowest, highest, "type", f"any {kind}{suffix}")
+        return RangeReading(lowest, highest, "type", f"any {kind}{suffix}")
     elif not kinds:
-        return Reading(lowest, highest, "type", f"any {kind}: its values are not used")
+        return RangeReading(lowest, highest, "type", f"any {kind}: its values are not used")
     elif kinds <= {"masked", "compared", "summed"} and kinds != {"summed"}:
         reading = _range_of_mask(input_uses, tensor)
     else:
         reading = guess_range(tensor, "computed with as a number")
     if reading.source == "example" and tensor.dtype in _EIGHT_BITS:
-        return Reading(lowest, highest, "type", f"any {kind}")
+        return RangeReading(lowest, highest, "type", f"any {kind}")
     return reading
 
 
-def _range_of_mask(input_uses: InputUses, tensor: torch.Tensor) -> Reading:
+def _range_of_mask(input_uses: InputUses, tensor: torch.Tensor) -> RangeReading:
     least, most = min(input_uses.constants, default=0.0), max(input_uses.constants, default=0.0)
     if least >= 0.0 and most <= 1.0:
-        mask = Reading(0.0, 1.0, "mask", "a mask: compared with 0, or multiplied with")
+        mask = RangeReading(0.0, 1.0, "mask", "a mask: compared with 0, or multiplied with")
         if not _contains(mask, tensor):
             return guess_range(tensor, "used like a mask, and holds more")
         return mask
     # One more than the last number that it is compared with: that is a case, too.
     high = min(math.floor(most) + 1.0, _dtype_limits(tensor.dtype)[1])
     numbers = f"{least:g}" if least == most else f"{least:g} to {most:g}"
-    return Reading(min(0.0, math.ceil(least)), high, "compared", f"compared with {numbers}")
+    return RangeReading(min(0.0, math.ceil(least)), high, "compared", f"compared with {numbers}")
 
 
-def guess_range(tensor: torch.Tensor, why: str) -> Reading:
+def guess_range(tensor: torch.Tensor, why: str) -> RangeReading:
     """Return the example's own range; where that is a part of 0 to 1, all of that.
 
     It may be of any shape with elements, and of any dtype of real numbers.
@@ -189,14 +189,14 @@ def guess_range(tensor: torch.Tensor, why: str) -> Reading:
     low, high = float(tensor.min()), float(tensor.max())
     if low >= 0.0 and high <= 1.0:
         low, high = 0.0, 1.0
-    return Reading(low, high, "example", why)
+    return RangeReading(low, high, "example", why)
 
 
 def _round_finite(rounding: Callable[[float], int], value: float) -> float:
     return float(rounding(value)) if math.isfinite(value) else value
 
 
-def _contains(reading: Reading, tensor: torch.Tensor) -> bool:
+def _contains(reading: RangeReading, tensor: torch.Tensor) -> bool:
     return reading.low <= float(tensor.min()) and float(tensor.max()) <= reading.high
 
 

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from handoff.tasks.optimize.passes.state import lifted_tensors, state_name
-from handoff.tasks.verify.float64 import flat_tensors, lifted_inputs
+from handoff.tasks.verify.float64 import flatten_tensors, lift_inputs
 
 # Of each tensor so many values are looked at in a batch, evenly spread, and so many batches.
 _VALUES_A_BATCH = 1 << 14
@@ -213,7 +213,7 @@ def observe_grids(
     observing = _ObservingInterpreter(program.graph_module, observers)
     with torch.no_grad():
         for batch in batches:
-            observing.run(*[tensor.clone() for tensor in lifted_inputs(program, batch)])
+            observing.run(*[tensor.clone() for tensor in lift_inputs(program, batch)])
     return {node: observer.grid() for node, observer in observers.items()}
 
 
@@ -265,8 +265,8 @@ def _run(
 ) -> Tensors:  # fmt: skip
     rounding = _RoundingInterpreter(program.graph_module, weights, grids)
     with torch.no_grad():
-        return flat_tensors(
-            rounding.run(*[tensor.clone() for tensor in lifted_inputs(program, batch)])
+        return flatten_tensors(
+            rounding.run(*[tensor.clone() for tensor in lift_inputs(program, batch)])
         )
 
 

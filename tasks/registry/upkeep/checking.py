@@ -13,14 +13,14 @@ from handoff.artifacts.digest import Digest, digest_file
 from handoff.artifacts.errors import PackageRefused, StoreFailed
 from handoff.artifacts.release.releases import Releases
 from handoff.artifacts.stores.objects import object_key
-from handoff.artifacts.stores.store import Store, Stored
+from handoff.artifacts.stores.store import Store, StoredKey
 from handoff.tasks.registry.upkeep.collect import kept_versions, objects_of, stored_objects
 
 _AT_ONCE = 4
 
 
 @dataclass(frozen=True)
-class Lacking:
+class StoreDefect:
     """Something that isn't as it should be: of which versions, and what.
 
     `object` is the digest of the object that lacks or is another one; '' where it is a ledger or a
@@ -33,19 +33,19 @@ class Lacking:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckResult:
     """How many models, versions and objects were looked at, their bytes, and what is wrong."""
 
     models: int
     versions: int
     objects: int
     bytes: int
-    lacking: tuple[Lacking, ...]
+    lacking: tuple[StoreDefect, ...]
 
 
 def check_store(
-    releases: Releases, *, quick: bool, told: Callable[[str, int, int], None]
-) -> Checked:
+    releases: Releases, *, quick: bool, progress: Callable[[str, int, int], None]
+) -> CheckResult:
     """Verify every ledger and record, and each object that they name.
 
     With `quick` an object counts by what the store says of it, as far as it keeps checksums; else
@@ -55,20 +55,22 @@ def check_store(
     stored = stored_objects(releases.store)
     present = [digest for digest in users if object_key(digest) in stored]
     problems += [
-        Lacking(tuple(users[digest]), str(digest), "is not there")
+        StoreDefect(tuple(users[digest]), str(digest), "is not there")
         for digest in users if object_key(digest) not in stored
     ]  # fmt: skip
     problems += [
-        Lacking(tuple(users[digest]), str(digest), f"is {found}")
+        StoreDefect(tuple(users[digest]), str(digest), f"is {found}")
         for digest, found in _find_corrupt(
-            releases.store, present, stored, quick=quick, progress=told
+            releases.store, present, stored, quick=quick, progress=progress
         )
     ]
     size_bytes = sum(stored[object_key(digest)].size_bytes for digest in present)
-    return Checked(len(releases.models()), versions, len(users), size_bytes, tuple(problems))
+    return CheckResult(len(releases.models()), versions, len(users), size_bytes, tuple(problems))
 
 
-def _collect_references(releases: Releases) -> tuple[dict[Digest, list[str]], int, list[Lacking]]:
+def _collect_references(
+    releases: Releases,
+) -> tuple[dict[Digest, list[str]], int, list[StoreDefect]]:
     """Return who names each object, how many versions there are, and what can't be read of them."""
     users: dict[Digest, list[str]] = defaultdict(list)
     versions, problems = 0, []
@@ -76,7 +78,7 @@ def _collect_references(releases: Releases) -> tuple[dict[Digest, list[str]], in
         try:
             pointers = kept_versions(releases.entries(model))
         except (PackageRefused, StoreFailed) as error:
-            problems.append(Lacking((model,), "", str(error)))
+            problems.append(StoreDefect((model,), "", str(error)))
             continue
         for pointer in pointers:
             versions += 1
@@ -85,14 +87,14 @@ def _collect_references(releases: Releases) -> tuple[dict[Digest, list[str]], in
                 for digest in dict.fromkeys(objects_of(releases, model, pointer)):
                     users[digest].append(name)
             except (PackageRefused, StoreFailed) as error:
-                problems.append(Lacking((name,), "", str(error)))
+                problems.append(StoreDefect((name,), "", str(error)))
     return users, versions, problems
 
 
 def _find_corrupt(
     store: Store,
     present: Sequence[Digest],
-    stored: Mapping[str, Stored],
+    stored: Mapping[str, StoredKey],
     *,
     quick: bool,
     progress: Callable[[str, int, int], None],

@@ -15,7 +15,7 @@ from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.release.ledger import LedgerEntry, Pointer
 from handoff.artifacts.release.releases import Releases, open_releases
 from handoff.artifacts.stores.objects import GRACE, object_key
-from handoff.artifacts.stores.store import Store, Stored
+from handoff.artifacts.stores.store import Store, StoredKey
 from handoff.tasks.registry.messages import CollectJob, CollectResult
 
 OBJECTS = "objects/sha256/"
@@ -39,7 +39,7 @@ def objects_of(releases: Releases, model: str, pointer: Pointer) -> Iterator[Dig
     yield from (pointer.release, *releases.objects_of(claim))
 
 
-def stored_objects(store: Store) -> dict[str, Stored]:
+def stored_objects(store: Store) -> dict[str, StoredKey]:
     """Return what the store says of each of its objects, by key."""
     return {stored.key: stored for stored in store.keys(OBJECTS)}
 
@@ -96,7 +96,7 @@ def _needed_objects(releases: Releases) -> Iterator[Digest]:
             yield from objects_of(releases, model, pointer)
 
 
-def _remove_unless_refreshed(releases: Releases, stored: Stored, oldest: datetime) -> bool:
+def _remove_unless_refreshed(releases: Releases, stored: StoredKey, oldest: datetime) -> bool:
     """Remove an object, unless a release has asked for it and refreshed its time meanwhile."""
     now = releases.store.stat(stored.key)
     if now is None or now.modified >= oldest:

@@ -25,7 +25,7 @@ from handoff.artifacts.release.ledger import Pointer
 from handoff.artifacts.release.releases import Releases
 from handoff.artifacts.release.signing import ENVELOPE_LIMIT_BYTES
 from handoff.artifacts.stores.objects import missing_object, object_key
-from handoff.artifacts.stores.store import Store, Stored
+from handoff.artifacts.stores.store import Store, StoredKey
 from handoff.tasks.registry.upkeep.collect import kept_versions, objects_of, stored_objects
 
 
@@ -129,7 +129,7 @@ _RECORD_LIMIT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Copied:
+class CopyResult:
     """What was copied, or with `pretend` would be; `there` are objects that need not be.
 
     `records` are those of nights and of toolchains' tables; `differing` are the keys of those that
@@ -148,8 +148,8 @@ class Copied:
 
 
 def copy_store(
-    source: Releases, target: Releases, *, replaces: bool, pretend: bool, told: Progress
-) -> Copied:
+    source: Releases, target: Releases, *, replaces: bool, pretend: bool, progress: Progress
+) -> CopyResult:
     """Copy what the ledgers of `source` keep into the store of `target`.
 
     Raises `StoreFailed` where the ledgers there have another history, unless one `replaces` them,
@@ -166,18 +166,20 @@ def copy_store(
     if not replaces:
         require_same_histories(histories, source.store, target.store)
     needed = _needed_objects(source, histories)
-    missing = _missing_objects(source.store, target.store, needed, told)
+    missing = _missing_objects(source.store, target.store, needed, progress)
     records, differing = _compare_records(source.store, target.store)
     if not pretend:
-        _copy_objects(source, target, missing, told)
+        _copy_objects(source, target, missing, progress)
         # Whoever collects garbage there may have taken what nothing names yet.
-        _copy_objects(source, target, _vanished_objects(target.store, needed, source.store), told)
+        _copy_objects(
+            source, target, _vanished_objects(target.store, needed, source.store), progress
+        )
         for key in records:
             if (data := source.store.read(key, _RECORD_LIMIT_BYTES)) is not None:
                 target.store.create(key, data)
         for history in histories:
             write_history(source, target, history)
-    return Copied(
+    return CopyResult(
         models, len(missing), sum(one.size_bytes for one in missing),
         len(needed) - len(missing), sum(len(one.missing_entries) for one in histories),
         len(records), differing,
@@ -200,7 +202,7 @@ def _needed_objects(source: Releases, histories: Iterable[History]) -> tuple[Dig
 
 def _missing_objects(
     source: Store, target: Store, needed: Iterable[Digest], progress: Progress
-) -> tuple[Stored, ...]:
+) -> tuple[StoredKey, ...]:
     """Return what `source` says of the objects that `target` lacks, or has with other bytes."""
     source_objects, target_objects = stored_objects(source), stored_objects(target)
     needed_objects = [_require_stored(source_objects, digest, source) for digest in needed]
@@ -210,7 +212,7 @@ def _missing_objects(
     ]  # fmt: skip
     total = sum(one.size_bytes for one in same)
 
-    def is_intact(one: Stored) -> bool:
+    def is_intact(one: StoredKey) -> bool:
         is_same = target.matches(one.key, one.key.rpartition("/")[2])
         progress("look", one.size_bytes, total)
         return is_same
@@ -222,7 +224,9 @@ def _missing_objects(
     return tuple(one for one in needed_objects if one.key not in intact)
 
 
-def _vanished_objects(target: Store, needed: Iterable[Digest], source: Store) -> tuple[Stored, ...]:
+def _vanished_objects(
+    target: Store, needed: Iterable[Digest], source: Store
+) -> tuple[StoredKey, ...]:
     target_objects = stored_objects(target)
     gone = [digest for digest in needed if object_key(digest) not in target_objects]
     if not gone:
@@ -231,7 +235,7 @@ def _vanished_objects(target: Store, needed: Iterable[Digest], source: Store) ->
     return tuple(_require_stored(source_objects, digest, source) for digest in gone)
 
 
-def _require_stored(objects: dict[str, Stored], digest: Digest, source: Store) -> Stored:
+def _require_stored(objects: dict[str, StoredKey], digest: Digest, source: Store) -> StoredKey:
     stored = objects.get(object_key(digest))
     if stored is None:
         raise missing_object(digest, source.location)
@@ -239,11 +243,11 @@ def _require_stored(objects: dict[str, Stored], digest: Digest, source: Store) -
 
 
 def _copy_objects(
-    source: Releases, target: Releases, missing: tuple[Stored, ...], progress: Progress
+    source: Releases, target: Releases, missing: tuple[StoredKey, ...], progress: Progress
 ) -> None:
     total = sum(one.size_bytes for one in missing)
 
-    def copy(stored: Stored) -> None:
+    def copy(stored: StoredKey) -> None:
         digest = Digest(f"sha256:{stored.key.rpartition('/')[2]}")
         file = Path(scratch) / digest.hex
         # Verified before it goes on, and again as it arrives.

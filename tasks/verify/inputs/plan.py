@@ -13,7 +13,7 @@ from handoff.artifacts.delivery.signature import ModelSignature, TensorSpec
 from handoff.tasks.verify.inputs.special import (
     PARTS,
     SPECIAL,
-    Values,
+    ValueKind,
     applies,
     insert_special_values,
 )
@@ -35,7 +35,7 @@ class CaseSpec:
     name: str
     sizes: Mapping[str, int]
     seed: int
-    values: Values = "drawn"
+    values: ValueKind = "drawn"
 
 
 def plan_cases(signature: ModelSignature, seeds: int) -> tuple[CaseSpec, ...]:
@@ -80,7 +80,7 @@ def eight_bit_cases(signature: ModelSignature) -> tuple[CaseSpec, ...]:
 
 
 def special_cases(
-    signature: ModelSignature, sizes: Mapping[str, int], kinds: Sequence[Values] = SPECIAL
+    signature: ModelSignature, sizes: Mapping[str, int], kinds: Sequence[ValueKind] = SPECIAL
 ) -> tuple[CaseSpec, ...]:
     """Return the cases of special values at these sizes, those that the inputs may take."""
     text = format_sizes(sizes)

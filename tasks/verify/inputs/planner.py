@@ -28,7 +28,7 @@ from handoff.tasks.verify.inputs.special import (
     EXTREMES,
     PARTS,
     UNDECLARED,
-    Values,
+    ValueKind,
     dynamic_axes,
 )
 
@@ -52,7 +52,7 @@ class PlannedCase:
 
     name: str
     inputs: Tensors
-    values: Values = "drawn"
+    values: ValueKind = "drawn"
     axes: tuple[tuple[int, ...], ...] = ()
     undeclared: tuple[str, ...] = ()
 
@@ -154,7 +154,7 @@ class Planner:
         for spec in eight_bit_cases(self._signature) if tracer.eight_bit_reductions else ():
             yield PlannedCase(spec.name, self._delivery.draw(spec), spec.values), spec.sizes
 
-    def _undeclared_inputs(self, values: Values) -> tuple[str, ...]:
+    def _undeclared_inputs(self, values: ValueKind) -> tuple[str, ...]:
         if values not in UNDECLARED:
             return ()
         return tuple(
@@ -183,7 +183,7 @@ class Planner:
 
 
 def _plan_boundary_case(case: BoundaryCase, spec: CaseSpec) -> PlannedCase:
-    values: Values = "asked far" if case.undeclared else "asked"
+    values: ValueKind = "asked far" if case.undeclared else "asked"
     if not all(bool(tensor.isfinite().all()) for tensor in case.inputs):
         values = "asked not finite"
     name = f"{format_sizes(spec.sizes)} {case.label}"

@@ -10,7 +10,7 @@ import torch
 
 from handoff.artifacts.delivery.signature import TensorSpec
 
-Values = Literal[
+ValueKind = Literal[
     "drawn", "asked", "asked far", "asked not finite",
     "one-sided rows", "upper part", "lower part", "offset rows", "whole numbers and tenths", "ties",
     "zeros", "ends", "repeated", "denormal", "large", "nan", "infinite",
@@ -19,36 +19,36 @@ Values = Literal[
 
 # Those beyond random draws that any model is asked, in the order of the plan: what differs row by
 # row or lies in a part of what is drawn, and what is all alike or leaves it in all inputs.
-PARTS: tuple[Values, ...] = (
+PARTS: tuple[ValueKind, ...] = (
     "one-sided rows", "upper part", "lower part", "offset rows", "whole numbers and tenths", "ties",
     "large in turns", "nan in turns", "infinite in turns", "near the root of the largest",
 )  # fmt: skip
-EXTREMES: tuple[Values, ...] = (
+EXTREMES: tuple[ValueKind, ...] = (
     "zeros", "ends", "repeated", "denormal", "large", "nan", "infinite",
 )  # fmt: skip
 SPECIAL = (*PARTS, *EXTREMES)
 # Kinds that need an input which may take any value: without declared limits, that is.
-_UNLIMITED: frozenset[Values] = frozenset({
+_UNLIMITED: frozenset[ValueKind] = frozenset({
     "denormal", "large", "nan", "infinite", "large in turns", "nan in turns", "infinite in turns",
     "near the root of the largest",
 })  # fmt: skip
-_IN_TURNS: dict[Values, Values] = {
+_IN_TURNS: dict[ValueKind, ValueKind] = {
     "large in turns": "large", "nan in turns": "nan", "infinite in turns": "infinite",
 }  # fmt: skip
 
 # Kinds that make infinities, their own or by overflowing on the way.
-OVERFLOWING: frozenset[Values] = frozenset({
+OVERFLOWING: frozenset[ValueKind] = frozenset({
     "large", "infinite", "large in turns", "infinite in turns", "asked far", "asked not finite",
     "near the root of the largest",
 })  # fmt: skip
 
 # Kinds that hold what isn't a number, and infinities.
-NOT_FINITE: frozenset[Values] = frozenset({
+NOT_FINITE: frozenset[ValueKind] = frozenset({
     "nan", "infinite", "nan in turns", "infinite in turns", "asked not finite",
 })  # fmt: skip
 
 # Kinds that leave what was drawn where nothing was declared: nobody said that it is served.
-UNDECLARED: frozenset[Values] = frozenset({
+UNDECLARED: frozenset[ValueKind] = frozenset({
     "asked far", "offset rows", "denormal", "large", "large in turns",
     "near the root of the largest",
 })  # fmt: skip
@@ -58,7 +58,7 @@ UNDECLARED: frozenset[Values] = frozenset({
 _LARGE = {torch.float64: 1e2, torch.float32: 1e4, torch.bfloat16: 1e4, torch.float16: 30.0}
 
 
-def applies(values: Values, inputs: tuple[TensorSpec, ...]) -> bool:
+def applies(values: ValueKind, inputs: tuple[TensorSpec, ...]) -> bool:
     """Return whether a case of these values differs from a random draw for such inputs."""
     unlimited = [spec for spec in inputs if spec.is_unlimited]
     if values in _IN_TURNS:
@@ -77,7 +77,7 @@ def applies(values: Values, inputs: tuple[TensorSpec, ...]) -> bool:
 
 
 def insert_special_values(
-    values: Values, spec: TensorSpec, drawn: torch.Tensor, turn: tuple[int, int] = (0, 1)
+    values: ValueKind, spec: TensorSpec, drawn: torch.Tensor, turn: tuple[int, int] = (0, 1)
 ) -> torch.Tensor:
     """Return `drawn` with special values in it, where the input may take them.
 
@@ -97,7 +97,7 @@ def insert_special_values(
     if values == "drawn" or not drawn.numel():
         return drawn
     if values == "repeated":
-        return expanded(dynamic_axes(spec), drawn).contiguous()
+        return expand_axes(dynamic_axes(spec), drawn).contiguous()
     if values in _PART_MAKERS:
         return _PART_MAKERS[values](spec, drawn)
     if values in _IN_TURNS:
@@ -131,7 +131,7 @@ def dynamic_axes(spec: TensorSpec) -> tuple[int, ...]:
     return tuple(axis for axis, size in enumerate(spec.shape) if isinstance(size, str))
 
 
-def expanded(axes: Iterable[int], tensor: torch.Tensor) -> torch.Tensor:
+def expand_axes(axes: Iterable[int], tensor: torch.Tensor) -> torch.Tensor:
     """Return a view with the first values of each of these axes all along it, at a stride of 0.
 
     It has the tensor's shape and dtype, which may be any without an axis of size 0.
@@ -151,7 +151,7 @@ def _limits(spec: TensorSpec, drawn: torch.Tensor) -> tuple[float, float]:
     return float(drawn.min()), float(drawn.max())
 
 
-def _make_unlimited(values: Values, drawn: torch.Tensor) -> torch.Tensor:
+def _make_unlimited(values: ValueKind, drawn: torch.Tensor) -> torch.Tensor:
     kind = torch.finfo(drawn.dtype)
     if values == "denormal":
         # In float64 first: scaling in the type itself may round all of them to zero.
@@ -190,7 +190,7 @@ def _places_in_rows(drawn: torch.Tensor) -> torch.Tensor:
     return places.movedim(0, _row_axis(drawn))
 
 
-def _make_in_turns(values: Values, drawn: torch.Tensor, turn: int, count: int) -> torch.Tensor:
+def _make_in_turns(values: ValueKind, drawn: torch.Tensor, turn: int, count: int) -> torch.Tensor:
     """Return `drawn`, special in the rows that are this input's turn, at staggered places.
 
     It is floating-point, and keeps shape and dtype.
@@ -287,7 +287,7 @@ def _make_ties(spec: TensorSpec, drawn: torch.Tensor) -> torch.Tensor:
     return drawn.flatten()[indices.flatten()].reshape(drawn.shape)
 
 
-_PART_MAKERS: dict[Values, Callable[[TensorSpec, torch.Tensor], torch.Tensor]] = {
+_PART_MAKERS: dict[ValueKind, Callable[[TensorSpec, torch.Tensor], torch.Tensor]] = {
     "one-sided rows": _make_one_sided,
     "upper part": lambda spec, drawn: _map_between(spec, drawn, 0.55, 0.97),
     "lower part": lambda spec, drawn: _map_between(spec, drawn, 0.03, 0.45),

@@ -15,7 +15,7 @@ import torch
 
 from handoff.artifacts.digest import Digest
 from handoff.tasks.compile.cross.kernels import kernel_digest
-from handoff.tasks.compile.patching import replaced
+from handoff.tasks.compile.patching import patch_attribute
 from handoff.tasks.verify.interpret.language import Handle, NotInterpretedError
 from handoff.tasks.verify.interpret.memory import Memory, OutOfBoundsError
 
@@ -190,8 +190,8 @@ def define_kernel(name: str, source: str, folder: Path, blocks: Mapping[str, int
 
     helpers = import_module("torch._inductor.runtime.triton_helpers")
     with (
-        replaced(heuristics, "cached_autotune", capture),
-        replaced(helpers, "set_driver_to_gpu", lambda: None),
+        patch_attribute(heuristics, "cached_autotune", capture),
+        patch_attribute(helpers, "set_driver_to_gpu", lambda: None),
     ):
         scope: dict[str, Any] = {"__name__": name, "__file__": str(file)}
         exec(compile(source, str(file), "exec"), scope)  # noqa: S102 - Inductor's own code, and read

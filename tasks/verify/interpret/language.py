@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from handoff.artifacts.errors import EnvironmentLacking
-from handoff.tasks.compile.patching import replaced
+from handoff.tasks.compile.patching import patch_attribute
 from handoff.tasks.verify.interpret.memory import Memory
 
 # An object of Triton's: a module of it, a handle, a type.
@@ -80,7 +80,7 @@ def interpreting(memory: Memory) -> Iterator[Handle]:
             *_libdevice_patches(interpreter),
         ]  # fmt: skip
         for owner, name, value in patches:
-            stack.enter_context(replaced(owner, name, value))
+            stack.enter_context(patch_attribute(owner, name, value))
         scope = interpreter._patch_lang(
             import_module("torch._inductor.runtime.triton_helpers").max2.fn
         )

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from handoff.artifacts.errors import first_line
 from handoff.tasks.compile.cross.python_program import PythonProgram
-from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.float64 import flatten_tensors
 from handoff.tasks.verify.interpret.kernel import Kernel, define_kernel
 from handoff.tasks.verify.interpret.language import interpreting
 from handoff.tasks.verify.interpret.memory import Memory
@@ -139,7 +139,7 @@ class InterpretedProgram:
                 raise NotCheckableError(
                     f"the calls around the kernels aren't carried out: {first_line(error)}"
                 ) from error
-        return tuple(one.clone() for one in flat_tensors(outputs))
+        return tuple(one.clone() for one in flatten_tensors(outputs))
 
     def launch(self, name: str, names: Sequence[str], *arguments: object) -> None:
         """Run a kernel, on behalf of the program."""

@@ -11,13 +11,13 @@ import torch
 from handoff.artifacts.delivery.contract import read_contract
 from handoff.artifacts.delivery.metric import EVALUATION_FILE, MeasuredMetric
 from handoff.artifacts.digest import digest_file
-from handoff.artifacts.errors import DeliveryUnreadable, expected_and_got
+from handoff.artifacts.errors import DeliveryUnreadable, split_expected_got
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.intake.examples import read_evaluation
 from handoff.tasks.intake.loading import LoadedDelivery
-from handoff.tasks.verify.float64 import flat_tensors
-from handoff.tasks.verify.loading import Tensors, copies
-from handoff.tasks.verify.metric.measuring import Pair, measure_metric, value_of
+from handoff.tasks.verify.float64 import flatten_tensors
+from handoff.tasks.verify.loading import Tensors, clone_inputs
+from handoff.tasks.verify.metric.measuring import Pair, compute_metric, measure_metric
 from handoff.tasks.verify.metric.samples import NotComputable
 
 
@@ -33,14 +33,14 @@ def run_eager(delivery: LoadedDelivery, file: Path) -> Path | None:
     outputs = []
     with torch.no_grad():
         for batch in delivery.evaluation:
-            results = flat_tensors(delivery.module(*copies(batch.inputs)))
-            place = delivery.contract.covered(len(results))
+            results = flatten_tensors(delivery.module(*clone_inputs(batch.inputs)))
+            place = delivery.contract.metric_output_index(len(results))
             assert place is not None
             outputs.append(results[place].clone())
     labelled = zip(outputs, delivery.evaluation, strict=True)
     try:
         # Only to find out whether it can be computed, before anything is compiled.
-        value_of(
+        compute_metric(
             metric, ((o, o if batch.labels is None else batch.labels) for o, batch in labelled)
         )
     except NotComputable as error:
@@ -62,14 +62,14 @@ def evaluate(
     assert contract.metric is not None
     samples = read_evaluation(staging, contract)
     by_eager = torch.load(eager, weights_only=True, mmap=True)
-    covered: list[tuple[int, str]] = []
+    metric_output_index: list[tuple[int, str]] = []
 
     def pairs() -> Iterator[Pair]:
         for batch, want in zip(samples, by_eager, strict=True):
-            outputs = package(copies(batch.inputs))
-            place = contract.covered(len(outputs))
+            outputs = package(clone_inputs(batch.inputs))
+            place = contract.metric_output_index(len(outputs))
             assert place is not None
-            covered.append((place, contract.structure.names_of(len(outputs))[place]))
+            metric_output_index.append((place, contract.structure.names_of(len(outputs))[place]))
             yield want, outputs[place], batch.labels
 
     data = digest_file(staging / EVALUATION_FILE)
@@ -78,12 +78,12 @@ def evaluate(
         measured = measure_metric(contract.metric, "", recipe.metric, data, pairs())
     except NotComputable as error:
         raise _metric_failure(contract.metric.name, error) from error
-    place, name = covered[0]
+    place, name = metric_output_index[0]
     return replace(measured, place=place, output=name)
 
 
 def _metric_failure(name: str, error: NotComputable) -> DeliveryUnreadable:
-    expected, got = expected_and_got(str(error))
+    expected, got = split_expected_got(str(error))
     return DeliveryUnreadable(
         f"{name} can't be computed of the evaluation",
         expected=expected, got=got, where=EVALUATION_FILE,

@@ -239,7 +239,9 @@ def measure_metric(
     return replace(measured, enough=drop.enough(rule.max_drop))
 
 
-def value_of(metric: Metric, outputs: Iterable[tuple[Tensor, Tensor | None]]) -> tuple[float, int]:
+def compute_metric(
+    metric: Metric, outputs: Iterable[tuple[Tensor, Tensor | None]]
+) -> tuple[float, int]:
     """Return the metric of outputs with their labels, and of how many samples it is.
 
     Both are as in `measure_metric`. Raises `NotComputable`.
@@ -261,7 +263,7 @@ class SampleShortage:
     enough: int
 
 
-def find_too_few(
+def find_sample_shortage(
     metric: Metric, rule: MetricRule, labels: Iterable[Tensor]
 ) -> SampleShortage | None:
     """Return how many samples lack for a package that changes nothing to be seen to keep the rule.

@@ -16,7 +16,7 @@ from handoff.artifacts.delivery.metric import IGNORED, Metric
 
 # An extension's: it takes outputs and labels, `[rows, ...]` each, and gives `[rows]` from 0 to 1.
 ExtensionMetric = Callable[[Tensor, Tensor], Tensor]
-OWN_METRICS: dict[str, ExtensionMetric] = {}
+EXTENSION_METRICS: dict[str, ExtensionMetric] = {}
 
 
 class NotComputable(ValueError):
@@ -35,7 +35,7 @@ def sample_values(metric: Metric, output: Tensor, labels: Tensor) -> Tensor:
         raise NotComputable(f"expected an output and labels with one row a sample, got {shapes}")
     if metric.is_known:
         values = _FAMILIES[metric.family](output, labels, metric.count)
-    elif (function := OWN_METRICS.get(metric.name.partition(":")[2])) is not None:
+    elif (function := EXTENSION_METRICS.get(metric.name.partition(":")[2])) is not None:
         values = _call_extension(metric.name, function, output, labels)
     else:
         raise NotComputable(f"expected {metric.name} of an extension that the recipe names")

@@ -12,11 +12,11 @@ import torch
 from handoff.artifacts.release.mechanics import USUAL_LIMITS
 from handoff.tasks.probe.remote import RemotePackage, remote_package
 from handoff.tasks.verify.torch_versions import server
-from handoff.tasks.verify.torch_versions.messages import OtherTorchHere
+from handoff.tasks.verify.torch_versions.messages import TorchEnvironment
 
 
 @contextmanager
-def open_in_other_torch(other: OtherTorchHere, file: Path) -> Iterator[RemotePackage]:
+def open_in_other_torch(other: TorchEnvironment, file: Path) -> Iterator[RemotePackage]:
     """Open a `model.so` or `model.pt2` with another torch until the body ends.
 
     Where it doesn't load, or ends that process, its calls raise `BlessingRefused` with what the

@@ -16,10 +16,10 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 
 from handoff.artifacts.errors import EnvironmentLacking
-from handoff.artifacts.files.locks import held
-from handoff.artifacts.files.writing import write_whole
+from handoff.artifacts.files.locks import lock_folder
+from handoff.artifacts.files.writing import write_atomically
 from handoff.artifacts.recipe.fit import base_version, installed_torch
-from handoff.tasks.verify.torch_versions.messages import MakeTorchJob, OtherTorchHere
+from handoff.tasks.verify.torch_versions.messages import MakeTorchJob, TorchEnvironment
 
 # Written last: an environment with it is whole. It lists what is installed.
 _LISTING = "installed"
@@ -27,22 +27,22 @@ _LIMIT_S = 3000.0
 _MOST_CHARACTERS = 600
 
 
-def run(job: MakeTorchJob) -> OtherTorchHere:
+def run(job: MakeTorchJob) -> TorchEnvironment:
     """Return a Python with that torch: this one, one that was made before, or a new one.
 
     Raises `EnvironmentLacking` without uv, or where that version can't be had for this Python.
     """
     if base_version(installed_torch() or "") == job.version:
-        return OtherTorchHere(job.version, Path(sys.executable))
+        return TorchEnvironment(job.version, Path(sys.executable))
     job.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = job.folder / f"{job.version}-py{sys.version_info.major}.{sys.version_info.minor}"
     python = folder / "bin" / "python"
-    with held(job.folder):
+    with lock_folder(job.folder):
         if (folder / _LISTING).exists():
-            return OtherTorchHere(job.version, python)
+            return TorchEnvironment(job.version, python)
         began = time.monotonic()
         _make_environment(job.version, folder, python)
-    return OtherTorchHere(job.version, python, round(time.monotonic() - began, 1))
+    return TorchEnvironment(job.version, python, round(time.monotonic() - began, 1))
 
 
 def find_uv() -> str | None:
@@ -70,7 +70,7 @@ def _make_environment(version: str, folder: Path, python: Path) -> None:
     _run(version, [uv, "pip", "install", "--quiet", "--python", str(python), f"torch=={version}",
                    *companions])  # fmt: skip
     listing = _run(version, [uv, "pip", "freeze", "--python", str(python)])
-    write_whole(folder / _LISTING, listing.encode())
+    write_atomically(folder / _LISTING, listing.encode())
 
 
 def _run(version: str, command: list[str]) -> str:

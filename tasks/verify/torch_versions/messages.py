@@ -9,7 +9,7 @@ from handoff.artifacts.record import Job
 
 
 @dataclass(frozen=True)
-class MakeTorchJob(Job["OtherTorchHere"]):
+class MakeTorchJob(Job["TorchEnvironment"]):
     """Make an environment with torch `version` below `folder`, unless it is there."""
 
     version: str
@@ -17,7 +17,7 @@ class MakeTorchJob(Job["OtherTorchHere"]):
 
 
 @dataclass(frozen=True)
-class OtherTorchHere:
+class TorchEnvironment:
     """A Python that imports torch `version`; it took `seconds` to get, 0 where it was there."""
 
     version: str

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.conformance.table import Conformance, PlainTensor, Row, Showing
+from handoff.artifacts.conformance.table import (
+    Conformance,
+    ConformanceRow,
+    Counterexample,
+    PlainTensor,
+)
 
 AMAX = "aten.amax.default(int8)"
 ADD = "aten.add.Tensor(float32, float32)"
@@ -22,9 +27,9 @@ def toolchain(torch: str = "2.15.0", target: str = "cpu-avx512") -> dict[str, st
     }
 
 
-def wrong_amax(*, rows: int = 1) -> Row:
+def wrong_amax(*, rows: int = 1) -> ConformanceRow:
     values = tuple(-1 - place for place in range(rows * 16))
-    showing = Showing(
+    showing = Counterexample(
         "one-sided, negative",
         f"int8[{rows}, 16], -1",
         (AMAX,),
@@ -37,7 +42,7 @@ def wrong_amax(*, rows: int = 1) -> Row:
         got="0",
         want="-1",
     )
-    return Row(
+    return ConformanceRow(
         "amax",
         "int8",
         "wrong",
@@ -49,11 +54,11 @@ def wrong_amax(*, rows: int = 1) -> Row:
     )
 
 
-def right_add() -> Row:
-    return Row("add", "float32", "right", asked=60, calls=(ADD,))
+def right_add() -> ConformanceRow:
+    return ConformanceRow("add", "float32", "right", asked=60, calls=(ADD,))
 
 
-def table(*rows: Row, torch: str = "2.15.0") -> Conformance:
+def table(*rows: ConformanceRow, torch: str = "2.15.0") -> Conformance:
     ordered = sorted(rows or (right_add(), wrong_amax()), key=lambda row: row.pair)
     return Conformance(
         toolchain(torch), "2026-11-24T22:00:00+00:00", 1500.0, tuple(ordered), "AMD EPYC"

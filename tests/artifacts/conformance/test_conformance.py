@@ -11,7 +11,7 @@ import pytest
 from handoff.artifacts.conformance.storage import (
     conformance_statement,
     keep_table,
-    kept_toolchains,
+    list_toolchains,
     read_table,
     shipped_table,
     shipped_tables,
@@ -19,8 +19,8 @@ from handoff.artifacts.conformance.storage import (
 )
 from handoff.artifacts.conformance.table import (
     Conformance,
+    ConformanceRow,
     PlainTensor,
-    Row,
     changed_rows,
     describe_changes,
     parse_conformance,
@@ -78,7 +78,7 @@ def test_a_kept_table_is_read_where_its_signature_is_trusted(tmp_path: Path) -> 
     assert read_table(store, read_trust([]), one.digest) is None
     keep_table(store, one, signed(one, tmp_path))
     assert read_table(store, read_trust([tmp_path / "own.pub"]), one.digest) == one
-    assert kept_toolchains(store) == [one.digest]
+    assert list_toolchains(store) == [one.digest]
     newer = replace(one, seconds=9.0)
     keep_table(store, newer, signed(newer, tmp_path))
     assert read_table(store, read_trust([tmp_path / "own.pub"]), one.digest) == newer
@@ -111,8 +111,8 @@ def test_a_table_that_a_stranger_has_signed_is_refused(tmp_path: Path) -> None:
 def test_what_another_toolchain_breaks_is_told_before_what_it_mends() -> None:
     before = table(right_add(), wrong_amax())
     mended = replace(wrong_amax(), standing="right", showing=None, questions=())
-    broken = Row("add", "float32", "crashes", "signal SIGSEGV", calls=right_add().calls)
-    after = table(broken, mended, Row("new", "float32", "wrong"), torch="2.16.0")
+    broken = ConformanceRow("add", "float32", "crashes", "signal SIGSEGV", calls=right_add().calls)
+    after = table(broken, mended, ConformanceRow("new", "float32", "wrong"), torch="2.16.0")
     assert [new.pair for _, new in changed_rows(before, after)] == ["add:float32", "amax:int8"]
     sentences = describe_changes(before, after)
     assert "since torch 2.15.0" in sentences[0]
@@ -124,8 +124,8 @@ def test_what_another_toolchain_breaks_is_told_before_what_it_mends() -> None:
 def test_an_operator_is_found_by_the_suites_name_and_by_atens() -> None:
     one = table()
     for name in ("amax", "aten.amax", "aten.amax.default"):
-        assert [row.pair for row in one.of_operator(name)] == ["amax:int8"]
-    assert one.of_operator("amin") == ()
+        assert [row.pair for row in one.rows_of_operator(name)] == ["amax:int8"]
+    assert one.rows_of_operator("amin") == ()
 
 
 def test_the_tables_that_come_with_the_code_are_of_the_locked_torch() -> None:

@@ -16,7 +16,7 @@ from handoff.artifacts.delivery.uri import (
     absolute_delivery_uri,
     is_plain_path,
     parse_delivery_uri,
-    redacted,
+    redact_uri,
 )
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import UsageProblem
@@ -128,4 +128,4 @@ def test_a_relative_path_becomes_absolute_and_another_address_stays(tmp_path: Pa
 
 
 def test_a_redacted_address_shows_host_and_path_alone() -> None:
-    assert redacted("https://a:b@host/x?token=t#f") == "https://...@host/x?...#f"
+    assert redact_uri("https://a:b@host/x?token=t#f") == "https://...@host/x?...#f"

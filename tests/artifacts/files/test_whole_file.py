@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.files.writing import UNFINISHED, keep_newest, new_file, write_whole
+from handoff.artifacts.files.writing import UNFINISHED, keep_newest, new_file, write_atomically
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_text_and_bytes_take_the_place_of_what_was_there(
 ) -> None:
     file = tmp_path / "file"
     file.write_text("a longer one that was there before")
-    write_whole(file, content, is_synced=is_synced)
+    write_atomically(file, content, is_synced=is_synced)
     assert file.read_bytes() == "ä\n".encode()
     assert list(tmp_path.iterdir()) == [file]
 
@@ -38,8 +38,8 @@ def test_text_and_bytes_take_the_place_of_what_was_there(
 def test_only_the_owner_may_read_a_file_unless_another_mode_is_asked_for(
     tmp_path: Path, umask: None
 ) -> None:
-    write_whole(tmp_path / "own", "secret")
-    write_whole(tmp_path / "all", "public", mode=0o666)
+    write_atomically(tmp_path / "own", "secret")
+    write_atomically(tmp_path / "all", "public", mode=0o666)
     assert (mode_of(tmp_path / "own"), mode_of(tmp_path / "all")) == (0o600, 0o644)
 
 
@@ -53,14 +53,14 @@ def test_what_can_not_be_written_leaves_what_was_there_and_nothing_beside_it(
     file.write_text("before")
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(OSError, match="No space"):
-        write_whole(file, "after", is_synced=True)
+        write_atomically(file, "after", is_synced=True)
     assert file.read_text() == "before"
     assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        write_whole(tmp_path / "gone" / "file", "text")
+        write_atomically(tmp_path / "gone" / "file", "text")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -68,7 +68,7 @@ def test_what_a_killed_writer_left_goes_and_what_a_living_one_writes_stays(tmp_p
     (tmp_path / f"{UNFINISHED}left").write_text("half")
     (tmp_path / "another's").write_text("whole")
     with new_file(tmp_path, UNFINISHED) as (living, _):
-        write_whole(tmp_path / "file", "text")
+        write_atomically(tmp_path / "file", "text")
         assert {path.name for path in tmp_path.iterdir()} == {"another's", "file", living.name}
 
 

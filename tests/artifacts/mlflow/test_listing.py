@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from handoff.artifacts.mlflow.registry import Catalogue, EarlierMissing
+from handoff.artifacts.mlflow.registry import Catalogue, EarlierVersionsMissing
 from tests.artifacts.mlflow.listing import (
     EVIDENCE,
     Registrars,
@@ -183,7 +183,7 @@ def test_a_version_waits_for_the_one_before_it_and_then_says_which_is_missing(
     third = signed_release(tmp_path / "third", version=3)
     list_signed(catalogue, first)
     assert catalogue.missing_before("toy", 3, [1, 2, 3]) == (2,)
-    with pytest.raises(EarlierMissing, match=r"no version 2\. List these first") as caught:
+    with pytest.raises(EarlierVersionsMissing, match=r"no version 2\. List these first") as caught:
         list_signed(catalogue, third, known=[1, 2, 3])
     assert caught.value.versions == (2,)
     assert set(catalogue.listed("toy")) == {1}

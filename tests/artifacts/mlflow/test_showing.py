@@ -9,7 +9,7 @@ import pytest
 
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.mlflow.registry import AliasUpdate, Catalogue
-from handoff.artifacts.release.evidence import Served, TakenOver
+from handoff.artifacts.release.evidence import EarlierMeasurement, ServedVersion
 from tests.artifacts.mlflow.listing import (
     client_of,
     list_signed,
@@ -136,7 +136,7 @@ def test_a_training_run_that_is_not_known_is_shown_as_text(
 
 def test_a_version_says_what_was_not_measured_anew(tmp_path: Path, catalogue: Catalogue) -> None:
     signed = signed_release(tmp_path / "plain")
-    earlier = TakenOver(digest_bytes(b"library"), "2026-11-23 14:00+00:00")
+    earlier = EarlierMeasurement(digest_bytes(b"library"), "2026-11-23 14:00+00:00")
     (target,) = signed.manifest.targets
     taken = signed_release(tmp_path / "release", targets=(replace(target, taken_over=earlier),))
     list_signed(catalogue, taken)
@@ -147,7 +147,7 @@ def test_a_version_says_what_was_not_measured_anew(tmp_path: Path, catalogue: Ca
 def test_a_version_says_what_is_other_than_in_the_one_in_production(
     tmp_path: Path, catalogue: Catalogue
 ) -> None:
-    served = Served(4, ("the recipe", "torch 2.14.0 is now 2.15.0"), ())
+    served = ServedVersion(4, ("the recipe", "torch 2.14.0 is now 2.15.0"), ())
     list_signed(catalogue, signed_release(tmp_path / "release", served=served))
     description = client_of(catalogue).get_model_version("toy", "1").description
     assert (

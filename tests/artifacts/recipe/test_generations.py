@@ -17,8 +17,8 @@ from handoff.artifacts.recipe.target import (
     CudaTarget,
     Target,
     find_target,
-    named_target,
     parse_target,
+    require_target,
 )
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.artifacts.release.package import check_packages
@@ -102,7 +102,7 @@ def test_a_recipe_may_name_it_beside_others(tmp_path: Path) -> None:
 
 def test_a_compiler_goes_by_what_one_block_may_use_on_every_gpu() -> None:
     def profile(slug: str) -> object:
-        target = named_target(slug)
+        target = require_target(slug)
         assert isinstance(target, CudaTarget)
         return target.profile
 
@@ -207,17 +207,17 @@ def test_running_it_here_shows_something_about_this_generation_alone(
     fit = for_gpus(80, 90).fit
     assert fit is not None
     here(monkeypatch, 90)
-    ran = fit.tried_here()
+    ran = fit.restrict_to_host_gpu()
     assert (ran.gpu_capabilities, ran.gpu_unverified) == ((90,), (80,))
     here(monkeypatch, 86)
-    ran = fit.tried_here()
+    ran = fit.restrict_to_host_gpu()
     assert (ran.gpu_capabilities, ran.gpu_unverified) == ((80,), (90,))
-    assert ran.tried_here() == ran
+    assert ran.restrict_to_host_gpu() == ran
     here(monkeypatch)
     with pytest.raises(ValueError, match=r"GPU of compute capability 8\.0 and 9\.0 .*got none"):
-        fit.tried_here()
+        fit.restrict_to_host_gpu()
     for plain in (Fit(("avx2",), TORCH), Fit((), TORCH, gpu_capability=90)):
-        assert plain.tried_here() is plain
+        assert plain.restrict_to_host_gpu() is plain
 
 
 def test_a_record_for_one_gpu_is_read_and_written_as_it_was() -> None:

@@ -17,8 +17,8 @@ from handoff.artifacts.recipe.target import (
     Isa,
     Target,
     describe_host_cpu,
-    held_to,
-    level_of,
+    isa_level_variables,
+    isa_limit_variables,
 )
 
 LEVELS: tuple[Isa, ...] = ("avx2", "avx2-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx")
@@ -43,7 +43,7 @@ def test_below_the_machines_level_a_process_is_held_to_the_targets(
     level: str,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(target, "host_cpu_flags", lambda: flags)
-    assert held_to(held) == {
+    assert isa_limit_variables(held) == {
         "ATEN_CPU_CAPABILITY": capability,
         "ONEDNN_MAX_CPU_ISA": level,
         "MKL_ENABLE_INSTRUCTIONS": capability.upper(),
@@ -61,7 +61,7 @@ def test_at_the_machines_level_and_under_an_emulator_none_is_held(
     monkeypatch: pytest.MonkeyPatch, flags: frozenset[str], free: Target
 ) -> None:
     monkeypatch.setattr(target, "host_cpu_flags", lambda: flags)
-    assert held_to(free) == {}
+    assert isa_limit_variables(free) == {}
 
 
 @pytest.mark.parametrize("flags", [SAPPHIRE_RAPIDS, HASWELL])
@@ -69,12 +69,12 @@ def test_a_script_for_another_machine_holds_any_of_them_to_the_level(
     monkeypatch: pytest.MonkeyPatch, flags: frozenset[str]
 ) -> None:
     monkeypatch.setattr(target, "host_cpu_flags", lambda: flags)
-    assert level_of(CpuTarget("avx2")) == {
+    assert isa_level_variables(CpuTarget("avx2")) == {
         "ATEN_CPU_CAPABILITY": "avx2",
         "ONEDNN_MAX_CPU_ISA": "AVX2",
         "MKL_ENABLE_INSTRUCTIONS": "AVX2",
     }
-    assert level_of(ArmTarget("v8.2")) == {"ATEN_CPU_CAPABILITY": "default"}
+    assert isa_level_variables(ArmTarget("v8.2")) == {"ATEN_CPU_CAPABILITY": "default"}
 
 
 def test_processors_of_one_name_are_told_apart_by_what_they_can_do(
@@ -108,7 +108,7 @@ def test_onednn_has_another_level_for_each_that_this_machine_has() -> None:
     here = [one for one in map(CpuTarget, LEVELS) if one.cpu_flags <= target.host_cpu_flags()]
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True,
-        input=json.dumps([{**held_to(one), "ONEDNN_VERBOSE": "1"} for one in here]),
+        input=json.dumps([{**isa_limit_variables(one), "ONEDNN_VERBOSE": "1"} for one in here]),
     )  # fmt: skip
     levels = re.findall("cpu,isa:(.*)", ended.stdout)
     assert len(set(levels)) == len(levels) == len(here), levels

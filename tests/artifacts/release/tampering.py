@@ -50,7 +50,7 @@ class Tampering:
         return self.verify or self.load
 
     @property
-    def told_by_runner(self) -> str:
+    def runner_pattern(self) -> str:
         """The C++ runner's message; by default what `load` does."""
         return self.runner or self.load
 

@@ -46,7 +46,7 @@ def render(rows: list[tuple[str, ...]]) -> str:
 
 def expected_row(tampering: Tampering) -> tuple[str, ...]:
     """Return the row that the tests ask for."""
-    patterns = (tampering.load, tampering.verify_pattern, tampering.told_by_runner)
+    patterns = (tampering.load, tampering.verify_pattern, tampering.runner_pattern)
     return tampering.what, *(one if one in (OPENED, ACCEPTED) else "refused" for one in patterns)
 
 

@@ -13,7 +13,7 @@ from handoff.artifacts.release.coverage import (
     beyond_compared,
     closest_call,
     compared_sizes,
-    told_inputs,
+    describe_compared_inputs,
 )
 from handoff.artifacts.release.manifest import TargetRecord
 from tests.artifacts.samples import sample_manifest, sample_target
@@ -33,7 +33,7 @@ def test_sizes_are_read_off_the_names_of_ordinary_cases() -> None:
         "batch=17 length=3 zeros", special=("batch=17 length=3 zeros",),
     )  # fmt: skip
     assert compared_sizes(TWO, target) == {"batch": [2, 3, 64], "length": [1, 3, 5]}
-    assert told_inputs(TWO, target) == (
+    assert describe_compared_inputs(TWO, target) == (
         "3 of ordinary values", "1 of special values", "batch 2, 3, 64", "length 1, 3, 5",
     )  # fmt: skip
 

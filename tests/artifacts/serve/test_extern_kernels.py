@@ -10,9 +10,9 @@ import pytest
 
 from handoff.artifacts.errors import PackageRefused
 from handoff.artifacts.serve.archive import (
+    linked_library,
     operators_in,
     require_known_operators,
-    side_by_side,
 )
 
 
@@ -49,7 +49,7 @@ def test_the_two_lie_side_by_side_for_as_long_as_they_are_opened(tmp_path: Path)
     for name in ("library", "kernels"):
         (tmp_path / name).write_text(name)
     library, kernels = (os.open(tmp_path / name, os.O_RDONLY) for name in ("library", "kernels"))
-    with side_by_side(library, kernels) as path:
+    with linked_library(library, kernels) as path:
         assert Path(path).read_text() == "library"
         assert Path(path).with_suffix(".json").read_text() == "kernels"
         assert Path(path).parent.stat().st_mode & 0o777 == 0o700

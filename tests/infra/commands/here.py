@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.record import Job
 from handoff.infra.cli.main import main
-from handoff.infra.engine.child import ProcessPlan, Timed
+from handoff.infra.engine.child import ProcessPlan, TimedResult
 from handoff.infra.engine.worker import step_function
 from handoff.tasks.steps import step_of
 
@@ -29,11 +29,11 @@ class StepsHere:
         result: R = step_function(step_of(job).module)(job)
         return result
 
-    def submit(self, job: Job[R]) -> Future[Timed[R]]:
+    def submit(self, job: Job[R]) -> Future[TimedResult[R]]:
         """Run the job at once; return its future, which is done."""
-        done: Future[Timed[R]] = Future()
+        done: Future[TimedResult[R]] = Future()
         try:
-            done.set_result(Timed(self.run(job), 0.0))
+            done.set_result(TimedResult(self.run(job), 0.0))
         except Exception as error:  # noqa: BLE001 - as a process' future has it
             done.set_exception(error)
         return done

@@ -30,11 +30,11 @@ from handoff.artifacts.recipe.target import CpuTarget
 from handoff.artifacts.release.evidence import Finding
 from handoff.infra.cli.main import EXIT_CODES
 from handoff.infra.cli.main import main as command_line
-from handoff.infra.commands.init import read_wishes
+from handoff.infra.commands.init import read_init_options
 from handoff.infra.explaining.explain import hint_for, hint_for_error
 from handoff.infra.explaining.texts import Explanation, code_of, explanations, find_explanation
 from handoff.tasks.conformance import known
-from handoff.tasks.conformance.known import finding_of, known_faults
+from handoff.tasks.conformance.known import fault_finding, known_faults
 from handoff.tasks.conformance.messages import KnownWrongJob
 from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.inspect.step import run
@@ -115,7 +115,7 @@ def write_contract(folder: Path, explained: Explanation) -> None:
     program, name, *arguments = shlex.split(command)
     assert (program, name) == ("handoff", "init")
     given = command_line.commands["init"].make_context(name, arguments).params
-    wishes = read_wishes(
+    wishes = read_init_options(
         None,
         **{key: given[key] for key in ("name", "inputs", "dimensions", "ranges")},
         **{key: given[key] for key in ("repository", "commit", "training_run", "author")},
@@ -144,7 +144,7 @@ def known_of_toolchain(folder: Path) -> tuple[Finding, ...]:
     stores = Stores(str(folder / "store"), "")
     lacking = known.known_wrong(KnownWrongJob(stores, "g++", (CpuTarget("amx"),), {}, calls))
     faults = [one for table in shipped_tables() for one in known_faults(table, calls)]
-    return (*lacking.notes, *(finding_of(one, {}) for one in faults))
+    return (*lacking.notes, *(fault_finding(one, {}) for one in faults))
 
 
 # What two runs show unless the threads happen to agree in both.

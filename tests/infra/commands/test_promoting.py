@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from handoff.artifacts.errors import UsageProblem
 from handoff.infra.cli.registry import promote
-from handoff.tasks.registry.draft import require_meant
+from handoff.tasks.registry.draft import require_intended_alias
 from tests.mlflow_server import asked_before
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
@@ -57,9 +57,9 @@ def test_an_alias_that_is_like_one_which_is_there_or_is_asked_for_has_to_be_mean
     with pytest.raises(
         UsageProblem, match=f"got {alias}. Did you mean {meant}\\? Else add --new-alias"
     ):
-        require_meant("toy", alias, ("candidate",), "Else add --new-alias")
+        require_intended_alias("toy", alias, ("candidate",), "Else add --new-alias")
 
 
 @pytest.mark.parametrize("alias", ["production", "candidate", "canary", "production-eu", "prod"])
 def test_an_alias_that_is_like_none_or_that_is_there_needs_nothing(alias: str) -> None:
-    require_meant("toy", alias, ("candidate", "prod"), "Else add --new-alias")
+    require_intended_alias("toy", alias, ("candidate", "prod"), "Else add --new-alias")

@@ -51,7 +51,7 @@ from tests.artifacts.samples import write_release
 from tests.studies.outages.mlflow_faults import with_uri
 from tests.studies.outages.registries import make_place, release, show
 from tests.tasks.deliveries import write_delivery
-from tests.tasks.fetch.samples import ARCHIVES, fetched
+from tests.tasks.fetch.samples import ARCHIVES, assert_fetched
 from tests.tasks.registry.registering import some_registry
 from tests.tasks.registry.test_promoting import slower
 from tests.tls_server import body, tls_server
@@ -231,7 +231,7 @@ def archive_behind_https(folder: Path, *, done: bool, is_private: bool) -> None:
             netrc.write_text("machine 127.0.0.1 login me password hunter2\n")
             netrc.chmod(0o600)
         digest = hashlib.sha256(data).hexdigest()
-        fetched(f"{server.address}/d.tar.gz#sha256={digest}", folder / "fetched" / "new")
+        assert_fetched(f"{server.address}/d.tar.gz#sha256={digest}", folder / "fetched" / "new")
 
 
 def certificate_of_ones_own(folder: Path, *, done: bool) -> None:

@@ -129,9 +129,9 @@ exec(compile(TEXT, "payload", "exec"), {})
 import json
 import sys
 from pathlib import Path
-from handoff.artifacts.release.mechanics import Limits
+from handoff.artifacts.release.mechanics import RunnerLimits
 from handoff.tasks.probe.limited import run_limited
-ended = run_limited(Path(sys.executable), ["-I", "-c", TEXT.replace("MARK", "")], Limits())
+ended = run_limited(Path(sys.executable), ["-I", "-c", TEXT.replace("MARK", "")], RunnerLimits())
 print("CHILD" + json.dumps(ended.lines[0] if ended.lines else ended.message), flush=True)
 """
 

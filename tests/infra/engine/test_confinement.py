@@ -13,7 +13,7 @@ import pytest
 from handoff.artifacts.errors import BudgetSpent
 from handoff.infra.engine import process_groups
 from handoff.infra.engine.child import ProcessPlan, StepProcess
-from handoff.infra.engine.confinement import still_possible
+from handoff.infra.engine.confinement import find_confinement_gaps
 from handoff.infra.engine.landlock import landlock_version
 from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.optimize.extensions import digest_extension
@@ -49,7 +49,7 @@ def test_a_payload_can_do_its_processs_work_in_each_of_them_and_nothing_else(pla
 
 @confined
 def test_the_doctor_finds_nothing_that_is_still_possible() -> None:
-    assert still_possible() == ()
+    assert find_confinement_gaps() == ()
 
 
 @pytest.mark.parametrize(

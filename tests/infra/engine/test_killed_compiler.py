@@ -45,7 +45,7 @@ def test_a_killed_compiler_is_the_machines_matter(tmp_path: Path) -> None:
         pytest.skip("there is no g++ here")
     error = _as_refusal("compile", refused_by(killed("g++", tmp_path)))
     assert type(error) is StepKilled
-    assert error.is_machines
+    assert error.is_machine_fault
     assert "the compiler of the step compile was killed" in str(error)
 
 

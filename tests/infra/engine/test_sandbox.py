@@ -245,7 +245,7 @@ def test_a_path_can_be_barred_by_name(home: Path) -> None:
 def test_without_landlock_the_child_runs_and_the_doctor_says_so(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from handoff.infra.commands.doctor import examine
+    from handoff.infra.commands.doctor import run_checks
     from handoff.infra.engine import landlock
 
     def call(number: int, *arguments: object) -> int:
@@ -253,7 +253,7 @@ def test_without_landlock_the_child_runs_and_the_doctor_says_so(
 
     monkeypatch.setattr(landlock, "_call", call)
     assert not landlock.bar_reading([key_of(home)])
-    examine(as_json=True)
+    run_checks(as_json=True)
     checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
     assert checks["keys"]["answer"] == "note"
     assert "every step can read the signing key" in checks["keys"]["found"]

@@ -14,7 +14,7 @@ import pytest
 
 from handoff.artifacts.isolated import isolated
 from handoff.infra.engine.landlock import landlock_version
-from handoff.infra.engine.spawning import started
+from handoff.infra.engine.spawning import running_program
 from tests.limits import LIMIT_S
 
 confined = pytest.mark.skipif(landlock_version() < 6, reason="this kernel can't confine as much")
@@ -51,11 +51,11 @@ print(json.dumps({
 # A confined process that starts programs, in ways that its arguments say.
 ASKING = """
 import json, os, subprocess, sys, tempfile
-from handoff.infra.engine.spawning import started
+from handoff.infra.engine.spawning import running_program
 kind, program, place = sys.argv[1:]
 def ran(code, *arguments, is_killed=False):
     with tempfile.TemporaryFile() as errors:
-        with started([sys.executable, "-I", "-c", code, *arguments], errors) as running:
+        with running_program([sys.executable, "-I", "-c", code, *arguments], errors) as running:
             first = b""
             if is_killed:
                 first = os.read(running.output.fileno(), 100)
@@ -75,13 +75,13 @@ elif kind == "crashed":
     print(json.dumps(ran("import os; print(os.getpid()); os.abort()")))
 elif kind == "refused":
     with tempfile.TemporaryFile() as errors:
-        with started(["/no/such/program"], errors) as running:
+        with running_program(["/no/such/program"], errors) as running:
             status = running.wait()
         errors.seek(0)
         print(json.dumps({"text": "", "status": status, "errors": errors.read().decode()}))
 elif kind == "left":
-    with started([sys.executable, "-I", "-c", "import os, time; print(os.getpid(), flush=True); "
-                  "time.sleep(600)"], sys.stderr.buffer) as running:
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    with running_program([sys.executable, "-I", "-c", code], sys.stderr.buffer) as running:
         print(os.read(running.output.fileno(), 100).decode().strip(), flush=True)
         os._exit(0)
 """
@@ -162,9 +162,9 @@ def test_a_started_program_ends_with_the_process_that_asked_for_it(tmp_path: Pat
 
 def test_where_there_is_no_starter_a_program_is_a_child(tmp_path: Path) -> None:
     with (tmp_path / "errors").open("wb") as errors:
-        with started(["sh", "-c", "echo said; exit 3"], errors) as running:
+        with running_program(["sh", "-c", "echo said; exit 3"], errors) as running:
             assert running.output.read() == b"said\n"
             assert running.wait() == 3
-        with started(["sleep", "600"], errors) as running, pytest.raises(TimeoutError):
+        with running_program(["sleep", "600"], errors) as running, pytest.raises(TimeoutError):
             running.wait(0.05)
         assert running.wait() == -9

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from handoff.infra.engine.workspaces import keep_for_a_look, open_workspace, remove_workspace
+from handoff.infra.engine.workspaces import keep_workspace, open_workspace, remove_workspace
 
 HOLD = "import sys, handoff.infra.engine.workspaces as w, pathlib; print(w.open_workspace(pathlib.Path(sys.argv[1])), flush=True); sys.stdin.read()"  # noqa: E501
 
@@ -65,7 +65,7 @@ def test_a_build_under_way_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_refused_build_is_kept_for_a_look(tmp_path: Path) -> None:
     with another(tmp_path) as refused:
-        keep_for_a_look(refused)
+        keep_workspace(refused)
     open_workspace(tmp_path)
     assert refused.is_dir()
 

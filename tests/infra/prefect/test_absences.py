@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking
-from handoff.infra.prefect.absences import Absence, end_absence, read_absences, tell_absence
+from handoff.infra.prefect.absences import Absence, clear_absence, read_absences, report_absence
 from handoff.infra.prefect.pools import online_workers
 from handoff.infra.settings import Settings, read_settings
 from tests.limits import LIMIT_S
@@ -51,15 +51,15 @@ def test_a_worker_that_leaves_is_gone_at_once_and_forgotten_when_it_is_back(
     for name in ("build 2/3", "build-1"):
         client.send_worker_heartbeat(_POOL, name.replace("/", "-"), heartbeat_interval_seconds=30)
     absence = Absence.of(_POOL, "build 2-3", _LACKING)
-    tell_absence(settings, absence)
+    report_absence(settings, absence)
     assert read_absences(client) == [absence]
     assert online_workers(client)[_POOL] == ["build-1"]
     # Reported again, it left when it did.
     later = Absence.of(_POOL, "build 2-3", _LACKING, absence.since)
-    tell_absence(settings, later)
+    report_absence(settings, later)
     assert [one.since for one in read_absences(client)] == [absence.since]
-    end_absence(settings, _POOL, "build 2-3")
-    end_absence(settings, _POOL, "build 2-3")
+    clear_absence(settings, _POOL, "build 2-3")
+    clear_absence(settings, _POOL, "build 2-3")
     assert read_absences(client) == []
 
 
@@ -69,7 +69,7 @@ def test_what_nobody_heard_of_for_a_day_and_what_somebody_else_wrote_is_left_out
     from prefect.client.schemas.actions import VariableCreate
 
     old = replace(Absence.of(_POOL, "old", _LACKING), looked="2020-01-01T00:00:00+00:00")
-    tell_absence(settings, old)
+    report_absence(settings, old)
     client.create_variable(VariableCreate(name="handoff-left-0", value="by hand"))
     assert read_absences(client) == []
 
@@ -78,7 +78,7 @@ def test_doctor_on_any_machine_says_who_left_why_and_what_to_do(
     client: Any, settings: Settings
 ) -> None:
     assert client
-    tell_absence(settings, Absence.of(_POOL, "build-9", _LACKING))
+    report_absence(settings, Absence.of(_POOL, "build-9", _LACKING))
     answer = subprocess.run(
         [sys.executable, "-m", "handoff", "doctor", "--json"], capture_output=True, text=True,
         check=False, timeout=LIMIT_S, env={**os.environ, "HANDOFF_HOME": str(settings.home)},
@@ -95,5 +95,5 @@ def test_a_server_that_does_not_answer_is_no_error(
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     gone = read_settings()
-    tell_absence(gone, Absence.of(_POOL, "build-9", _LACKING))
-    end_absence(gone, _POOL, "build-9")
+    report_absence(gone, Absence.of(_POOL, "build-9", _LACKING))
+    clear_absence(gone, _POOL, "build-9")

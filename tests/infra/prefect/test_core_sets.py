@@ -48,7 +48,7 @@ def test_every_core_is_in_one_share_and_shares_differ_by_one_core_at_most(
     cores: set[int], data: st.DataObject
 ) -> None:
     shares = data.draw(st.integers(1, len(cores)))
-    sets = pools.share_out(cores, shares)
+    sets = pools.split_cores(cores, shares)
     assert [core for one in sets for core in one] == sorted(cores)
     assert len(sets) == shares
     assert {len(one) for one in sets} <= {len(cores) // shares, len(cores) // shares + 1}
@@ -58,7 +58,7 @@ def test_two_runs_take_different_cores_and_a_killed_one_leaves_its_own(tmp_path:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         pytest.skip("one core can't be shared out")
-    variable = pools.as_variable("handoff-build", pools.share_out(cores[:2], 2))
+    variable = pools.core_sets_variable("handoff-build", pools.split_cores(cores[:2], 2))
     with flow_run(tmp_path, variable) as (first, one), flow_run(tmp_path, variable) as (_, other):
         assert {one, other} == {f"{core} of {core}" for core in cores[:2]}
         first.send_signal(signal.SIGKILL)
@@ -69,7 +69,9 @@ def test_two_runs_take_different_cores_and_a_killed_one_leaves_its_own(tmp_path:
 
 def test_pools_of_one_machine_share_out_their_own(tmp_path: Path) -> None:
     core = min(os.sched_getaffinity(0))
-    variables = [pools.as_variable(pool, [(core,)]) for pool in ("handoff-build", "handoff-x")]
+    variables = [
+        pools.core_sets_variable(pool, [(core,)]) for pool in ("handoff-build", "handoff-x")
+    ]
     with (
         flow_run(tmp_path, variables[0]) as (_, one),
         flow_run(tmp_path, variables[1]) as (_, other),
@@ -88,7 +90,7 @@ def test_where_no_set_becomes_free_a_run_goes_on_with_all_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pools, "_PATIENCE_S", 0.0)
-    variable = pools.as_variable("handoff-build", [(min(os.sched_getaffinity(0)),)])
+    variable = pools.core_sets_variable("handoff-build", [(min(os.sched_getaffinity(0)),)])
     with flow_run(tmp_path, variable):
         assert pools.take_cores(variable, tmp_path) == ()
 

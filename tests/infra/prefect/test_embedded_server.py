@@ -14,7 +14,7 @@ import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.infra.prefect.flow_calls import EmbeddedServer
-from handoff.infra.prefect.orphans import marked
+from handoff.infra.prefect.orphans import find_marked
 from tests.limits import LIMIT_S
 from tests.prefect_server import started_before
 
@@ -40,7 +40,7 @@ def test_it_answers_with_its_database_in_the_home_and_without_the_stores_secrets
     with urllib.request.urlopen(f"{server.api}/admin/version") as answer:
         assert json.load(answer).startswith("3.")
     assert (tmp_path / "prefect.db").exists()
-    ((process, environment),) = marked("HANDOFF_STARTED_BY", "this test").items()
+    ((process, environment),) = find_marked("HANDOFF_STARTED_BY", "this test").items()
     assert "AWS_SECRET_ACCESS_KEY" not in environment
     server.end()
     assert not Path("/proc", str(process)).exists()

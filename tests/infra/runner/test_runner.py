@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from handoff.artifacts.release.manifest import MANIFEST_FILE
-from handoff.artifacts.release.mechanics import Limits
+from handoff.artifacts.release.mechanics import RunnerLimits
 from handoff.artifacts.serve.loader import load
 from handoff.tasks.probe.cases import describe_hostile
 from handoff.tasks.probe.limited import LoadedProgram
@@ -182,7 +182,7 @@ def test_commands_that_forks_run_print_and_end_as_they_would_alone(
     ]
     alone = [run(runner, *command) for command in commands]
     assert [ended.returncode for ended in alone] == [0, 0, 1, 64, 0]
-    with closing(LoadedProgram(runner, Limits(answer_s=LIMIT_S))) as loaded:
+    with closing(LoadedProgram(runner, RunnerLimits(answer_s=LIMIT_S))) as loaded:
         together = [loaded.run([*map(str, command)]) for command in commands]
     told = [[json.loads(line) for line in one.stdout.splitlines()] for one in alone]
     assert [list(one.lines) for one in together] == told

@@ -69,12 +69,12 @@ def test_the_runner_opens_nothing_that_was_tampered_with(
     ended = call(runner, pulled, *_options(tampering, pulled.folder.parent))
     assert ended.returncode == 1, ended.stderr
     (line,) = ended.stderr.splitlines()
-    opened = tampering.told_by_runner == OPENED
+    opened = tampering.runner_pattern == OPENED
     # A canary is opened, and is no model.
     assert ("expected" in line) is not opened
     assert (pulled.folder.parent / "canary").exists() is opened
     if not opened:
-        assert re.search(tampering.told_by_runner, line), line
+        assert re.search(tampering.runner_pattern, line), line
     assert not (pulled.folder.parent / "slipped").exists()
 
 

@@ -20,7 +20,7 @@ from handoff.artifacts.recipe.target import CpuTarget, host_cpu_flags
 from handoff.artifacts.serve.loader import load
 from handoff.tasks.compile.machine.tiles import TEXTS
 from handoff.tasks.compile.messages import CompileJob
-from handoff.tasks.compile.patching import replaced
+from handoff.tasks.compile.patching import patch_attribute
 from handoff.tasks.compile.reading.instructions import find_instruction_sets
 from handoff.tasks.compile.step import compile_package
 from tests.artifacts.samples import sample_key, sample_target, write_release
@@ -142,7 +142,7 @@ def written_for(target: CpuTarget, folder: Path) -> str:
 
     program = torch.export.export(nn.ReLU(), (torch.randn(4, 8),))
     with (
-        suppress(BlessingRefused), replaced(AotCodeCompiler, "compile", staticmethod(keep)),
+        suppress(BlessingRefused), patch_attribute(AotCodeCompiler, "compile", staticmethod(keep)),
     ):  # fmt: skip
         job = CompileJob(folder / "program.pt2", target, folder, {})
         compile_package(job, program, folder / "model.pt2")

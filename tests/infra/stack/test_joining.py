@@ -17,7 +17,11 @@ from handoff.artifacts.errors import EnvironmentLacking, HandoffError, UsageProb
 from handoff.artifacts.release.signing import read_trust
 from handoff.infra.prefect.pools import make_pools, online_workers
 from handoff.infra.prefect.prefect_api import open_client
-from handoff.infra.prefect.stack_settings import StackSettings, read_shared, share
+from handoff.infra.prefect.stack_settings import (
+    StackSettings,
+    read_stack_settings,
+    write_stack_settings,
+)
 from handoff.infra.settings import read_settings
 from handoff.infra.stack import joining
 from handoff.infra.stack.joining import join, share_settings
@@ -91,10 +95,12 @@ def test_no_secret_is_told_and_nothing_but_settings_is_taken(
     stack: SomeRegistry, api: str, elsewhere: Path
 ) -> None:
     assert elsewhere
-    assert "not told" not in str(read_shared(api, ""))
-    shared = read_shared(api, "")
+    assert "not told" not in str(read_stack_settings(api, ""))
+    shared = read_stack_settings(api, "")
     more = {"LD_PRELOAD": "/tmp/its.so", "PYTHONPATH": "/tmp", "CXX": "its"}
-    share(api, "", StackSettings({**shared.settings, **more}, shared.trusted, shared.signs))
+    write_stack_settings(
+        api, "", StackSettings({**shared.settings, **more}, shared.trusted, shared.signs)
+    )
     os.environ.pop("CXX", None)
     join(api, [id_of(stack)], registers=True)
     assert not {"LD_PRELOAD", "CXX"} & set(os.environ)
@@ -105,11 +111,11 @@ def test_a_shell_that_knows_no_stores_changes_nothing_of_what_is_shared(
     stack: SomeRegistry, api: str, elsewhere: Path
 ) -> None:
     assert elsewhere
-    before = read_shared(api, "")
+    before = read_stack_settings(api, "")
     assert id_of(stack)
     os.environ["PREFECT_API_URL"] = api
     share_settings(read_settings(), "", os.environ)
-    assert read_shared(api, "") == before
+    assert read_stack_settings(api, "") == before
 
 
 def test_what_the_environment_says_already_counts(
@@ -161,15 +167,17 @@ def test_an_address_of_the_stacks_machine_alone_is_reached_by_its_name_or_refuse
     stack: SomeRegistry, api: str, elsewhere: Path
 ) -> None:
     assert elsewhere
-    shared = read_shared(api, "")
+    shared = read_stack_settings(api, "")
     here = {**shared.settings, "MLFLOW_TRACKING_URI": "http://127.0.0.1:5000"}
-    share(api, "", StackSettings(here, shared.trusted, shared.signs))
+    write_stack_settings(api, "", StackSettings(here, shared.trusted, shared.signs))
     # The same server, by a name that isn't this machine's alone.
     by_name = api.replace("127.0.0.1", "127.1")
     with patch.object(joining, "_ask_mlflow_login"):
         join(by_name, [id_of(stack)], registers=True)
     assert os.environ["MLFLOW_TRACKING_URI"] == "http://127.1:5000"
-    share(api, "", StackSettings({**here, "AWS_ENDPOINT_URL": "http://127.0.0.1:9000"}))
+    write_stack_settings(
+        api, "", StackSettings({**here, "AWS_ENDPOINT_URL": "http://127.0.0.1:9000"})
+    )
     with pytest.raises(EnvironmentLacking, match="for trying out"):
         join(by_name, [], registers=True)
 
@@ -177,9 +185,9 @@ def test_an_address_of_the_stacks_machine_alone_is_reached_by_its_name_or_refuse
 def test_a_store_that_is_a_folder_has_to_be_there(
     stack: SomeRegistry, api: str, elsewhere: Path, tmp_path: Path
 ) -> None:
-    shared = read_shared(api, "")
+    shared = read_stack_settings(api, "")
     missing = {"HANDOFF_STORE": str(tmp_path / "not mounted")}
-    share(api, "", StackSettings(missing, shared.trusted, shared.signs))
+    write_stack_settings(api, "", StackSettings(missing, shared.trusted, shared.signs))
     with pytest.raises(EnvironmentLacking, match="a folder that this machine doesn't have"):
         join(api, [id_of(stack)], registers=True)
     assert not elsewhere.exists()
@@ -198,13 +206,13 @@ def test_an_address_that_is_none_is_told_without_its_password(url: str) -> None:
 def test_a_server_that_tells_nothing_of_a_stack_is_said_to(tmp_path: Path) -> None:
     with prefect_server(tmp_path / "prefect") as bare:
         with pytest.raises(EnvironmentLacking, match="doesn't tell the settings of a stack"):
-            read_shared(bare, "")
+            read_stack_settings(bare, "")
         with open_client(bare, "") as client:
             for value in ("a text", {"settings": 1}, {"settings": {}, "trusted": ["no key"]}):
-                share(bare, "", StackSettings())
+                write_stack_settings(bare, "", StackSettings())
                 client.update_variable(_variable(value))
                 with pytest.raises(HandoffError, match="doesn't tell the settings of a stack"):
-                    read_shared(bare, "")
+                    read_stack_settings(bare, "")
 
 
 def _variable(value: Any) -> VariableUpdate:

@@ -20,7 +20,7 @@ import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.release.signing import public_key_of
-from handoff.infra.prefect.stack_settings import read_shared
+from handoff.infra.prefect.stack_settings import read_stack_settings
 from handoff.infra.stack import postgres
 from handoff.infra.stack.layout import StackLayout
 from handoff.infra.stack.worker import own_temporary_folder, read_cores
@@ -91,7 +91,7 @@ def test_every_service_is_healthy_and_no_password_is_where_others_can_read_it(
     assert set(running) == _SERVICES
     assert _get(f"http://127.0.0.1:{home.prefect_port}/api/health") == b"true"
     assert _get(f"http://127.0.0.1:{home.mlflow_port}/health") == b"OK"
-    assert postgres.answers(home.place)
+    assert postgres.is_ready(home.place)
     again = home.up()
     assert again.returncode == 0
     assert "The stack runs already." in again.stdout
@@ -116,7 +116,7 @@ def test_machines_may_join_before_anything_was_released(
 ) -> None:
     assert running
     signing = json.loads(home.run("keys", "show", "--json").stdout)["signing"]
-    shared = read_shared(f"http://127.0.0.1:{home.prefect_port}/api", _LOGIN)
+    shared = read_stack_settings(f"http://127.0.0.1:{home.prefect_port}/api", _LOGIN)
     (pem,) = shared.trusted
     assert public_key_of(pem.encode(), "told").keyid == signing
     assert shared.signs == pem

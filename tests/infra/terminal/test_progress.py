@@ -16,26 +16,26 @@ from handoff.infra.terminal import progress
 from handoff.infra.terminal.step_times import StepTimes
 from tests.terminal import written_to_terminal
 
-# A release's steps as they are announced, the compilation being one of a second.
+# A release's steps as they are announce_step, the compilation being one of a second.
 _STEPS = """
 import json, sys, time
 from handoff.artifacts.errors import BlessingRefused
-from handoff.flows.progress import announced
+from handoff.flows.progress import announce_step
 from handoff.infra.terminal.progress import shown_progress
 from handoff.infra.terminal.step_times import StepTimes
 times = StepTimes({step: (took_s,) for step, took_s in json.loads(sys.argv[1]).items()})
 with shown_progress(times):
-    with announced("take in", does="copy it"):
+    with announce_step("take in", does="copy it"):
         pass
-    with announced("compile cpu"):
+    with announce_step("compile cpu"):
         time.sleep(1.0)
     try:
-        with announced("verify cpu"):
+        with announce_step("verify cpu"):
             raise BlessingRefused("it is off", expected="right", got="wrong", remedy="Mend it")
     except BlessingRefused:
         pass
     try:
-        with announced("probe cpu"):
+        with announce_step("probe cpu"):
             raise KeyboardInterrupt
     except KeyboardInterrupt:
         pass
@@ -65,15 +65,15 @@ def on_a_terminal(*arguments: str, columns: int, times: dict[str, float], **adde
 def test_a_log_names_a_step_that_nobody_knew_to_be_long_while_it_runs() -> None:
     program = """
 import time
-from handoff.flows.progress import announced
+from handoff.flows.progress import announce_step
 from handoff.infra.terminal import progress
 progress._ANNOUNCE_AFTER_S = 0.2
 with progress.shown_progress():
-    with announced("look", does="a moment"):
+    with announce_step("look", does="a moment"):
         pass
-    with announced("compile cpu", does="make the package"):
+    with announce_step("compile cpu", does="make the package"):
         time.sleep(1.0)
-    with announced("verify cpu"):
+    with announce_step("verify cpu"):
         pass
 """
     result = subprocess.run(
@@ -101,9 +101,9 @@ def test_a_log_gets_plain_lines_with_what_steps_took_before() -> None:
 
 def test_a_step_with_a_budget_says_before_it_starts_how_long_it_may_take() -> None:
     steps = """
-from handoff.flows.progress import announced
+from handoff.flows.progress import announce_step
 from handoff.infra.terminal.progress import shown_progress
-with shown_progress(), announced("localize cpu", "at most 10 compiles and 240 s"):
+with shown_progress(), announce_step("localize cpu", "at most 10 compiles and 240 s"):
     pass
 """
     result = subprocess.run(

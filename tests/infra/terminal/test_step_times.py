@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from handoff.flows.progress import announced
-from handoff.infra.terminal.step_times import WHOLE, keep_times, noted_times, read_times
+from handoff.flows.progress import announce_step
+from handoff.infra.terminal.step_times import WHOLE_RELEASE, keep_times, read_times, record_times
 
 
 def test_nothing_is_expected_of_what_never_ran(tmp_path: Path) -> None:
@@ -73,11 +73,11 @@ def test_of_many_writers_at_once_none_is_lost(tmp_path: Path) -> None:
 
 def test_steps_that_are_done_are_noted_and_refused_ones_are_not() -> None:
     logging.getLogger("handoff.progress").setLevel(logging.INFO)
-    with noted_times() as noted:
+    with record_times() as noted:
         for seconds in (1.5, 2.0):
-            with announced("compile cpu") as step:
+            with announce_step("compile cpu") as step:
                 step.seconds = seconds
-        with pytest.raises(RuntimeError, match="no"), announced("verify cpu"):
+        with pytest.raises(RuntimeError, match="no"), announce_step("verify cpu"):
             raise RuntimeError("no")
     assert noted["compile cpu"] == 3.5
-    assert set(noted) == {"compile cpu", WHOLE}
+    assert set(noted) == {"compile cpu", WHOLE_RELEASE}

@@ -26,7 +26,7 @@ from handoff.flows.host import host_settings
 from handoff.flows.parameters import Attempt, RebuildParameters
 from handoff.infra.engine.child import StepProcess
 from handoff.tasks.nightly.messages import NoteRowsJob
-from handoff.tasks.registry.transitions import opened_registrar
+from handoff.tasks.registry.transitions import open_registrar
 from tests.artifacts.nights import compared, figures
 from tests.tasks.registry.registering import Here
 
@@ -146,5 +146,5 @@ def _registrar(site: HostSettings) -> Iterator[StepProcess]:
     if os.environ.get(SHARED):
         yield cast(StepProcess, _Here())
     else:
-        with opened_registrar(site) as (registrar, _):
+        with open_registrar(site) as (registrar, _):
             yield registrar

@@ -28,7 +28,7 @@ from typing import Any
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import ArmTarget
-from handoff.tasks.compile.arm.emulation import emulating
+from handoff.tasks.compile.arm.emulation import emulation_command
 from handoff.tasks.probe.build import build_arm_runner
 from handoff.tasks.release.jobs import RUNNER_SOURCE
 from tests.marked import require_marks, write_between_marks
@@ -96,7 +96,7 @@ class _Place:
     def runner(self, *arguments: str) -> tuple[int, str]:
         """Return the same of the C++ runner for ARM64, under emulation."""
         program, _ = build_arm_runner(RUNNER_SOURCE, self.home / "builds" / "programs")
-        return self._run(emulating(TARGET, program, arguments), _REPLAY_LIMIT_S)
+        return self._run(emulation_command(TARGET, program, arguments), _REPLAY_LIMIT_S)
 
     def _run(self, command: Sequence[str], limit_s: float) -> tuple[int, str]:
         environment = {**os.environ, "HANDOFF_HOME": str(self.home)}

@@ -17,7 +17,7 @@ from handoff.tasks.inspect.step import run
 from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.intake.step import run as take_in
-from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.float64 import flatten_tensors
 from tests.studies.corpus.careless import Careless, example_of, make_model, trace, write_folder
 from tests.studies.corpus.models import CorpusModel
 
@@ -60,8 +60,8 @@ def judge_model(model: CorpusModel, folder: Path) -> ModelRow:
     other_args, other_kwargs = model.inputs(model.batch // 2 + 1)
     _, tensors = describe_call(module, other_args, other_kwargs)
     with torch.no_grad():
-        want = flat_tensors(module(*other_args, **other_kwargs))
-        got = flat_tensors(loaded(*tensors))
+        want = flatten_tensors(module(*other_args, **other_kwargs))
+        got = flatten_tensors(loaded(*tensors))
     judging = time.monotonic()
     judged = run(TraceabilityJob(folder / "delivery"))
     return ModelRow(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from handoff.artifacts.errors import HandoffError
-from handoff.tasks.deliver.capture.tracer import training_parts_left_out
+from handoff.tasks.deliver.capture.tracer import without_training_modules
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.inspect.step import run
@@ -36,7 +36,7 @@ def test_the_exporter_mends_what_can_be_mended(name: str, tmp_path: Path) -> Non
     deliver(model, example, tmp_path / "toy", name="toy")
     fresh = torch.randn(5, 16)
     got = read_delivery(tmp_path / "toy").module(fresh)
-    with training_parts_left_out():
+    with without_training_modules():
         want = model(fresh, *example[1:])
     torch.testing.assert_close(got[0] if isinstance(got, tuple) else got, want)
 

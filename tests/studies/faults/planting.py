@@ -20,7 +20,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import TensorArgument
 
 from handoff.tasks.compile.caching.cache import digest_weights
-from handoff.tasks.compile.patching import replaced
+from handoff.tasks.compile.patching import patch_attribute
 from handoff.tasks.optimize.programs import load_program, save_program
 
 
@@ -85,7 +85,7 @@ def planted_in_code(fault: CodeFault) -> Iterator[None]:
         planted.append(changed != Source(wrapper, kernel))
         return original(graph, changed.wrapper, changed.kernel, *args, **kwargs)
 
-    with replaced(AotCodeCompiler, "compile", staticmethod(compile_changed)):
+    with patch_attribute(AotCodeCompiler, "compile", staticmethod(compile_changed)):
         yield
     if planted != [True]:
         raise NotPlanted(f"{fault.name}: the C++ is as it was")

@@ -13,12 +13,12 @@ from torch import nn
 
 from handoff.artifacts.errors import HandoffError, StepCrashed
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.artifacts.recipe.target import compiling_for, native_cpu_target
+from handoff.artifacts.recipe.target import compile_variables, native_cpu_target
 from handoff.artifacts.record import to_plain
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.compile import step as compile_step
 from handoff.tasks.compile.messages import CompileJob, CompileResult
-from handoff.tasks.compile.patching import environment
+from handoff.tasks.compile.patching import patch_environment
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.intake.step import run as take_in
 from handoff.tasks.optimize import step as optimize
@@ -110,7 +110,7 @@ def compile_prepared(
     in_code = isinstance(fault, CodeFault)
     job = CompileJob(program, target, folder / "package", {}, None if in_code else cache)
     with (
-        environment(compiling_for(target)),
+        patch_environment(compile_variables(target)),
         planted_in_code(fault) if isinstance(fault, CodeFault) else nullcontext(),
     ):
         return compile_step.run(job)

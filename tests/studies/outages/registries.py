@@ -10,7 +10,7 @@ from handoff.artifacts.digest import digest_folder
 from handoff.artifacts.host import Stores
 from handoff.artifacts.release.copies import publish
 from handoff.artifacts.release.manifest import Manifest
-from handoff.tasks.registry.appending import Appended, told_as_done
+from handoff.tasks.registry.appending import AppendResult, raise_as_not_shown
 from handoff.tasks.registry.changes import PromoteRequest, ReleaseRequest
 from handoff.tasks.registry.messages import CatalogueJob, LookUpJob, UploadJob
 from tests.mlflow_server import asked_before
@@ -86,7 +86,7 @@ def make_place(
 
 def release(
     registry: SomeRegistry, delivery: Delivery, *, rebuild: bool = False, alias: str = "candidate"
-) -> Appended:
+) -> AppendResult:
     """Do what a release does once everything is built, in the flow's order."""
     here, stores, manifest = Here(), registry.stores, delivery.manifest
     looking = LookUpJob(
@@ -112,7 +112,7 @@ def release(
         appended = registry.change(request, manifest=manifest, uploaded=uploaded)
     is_ours = appended.entry is not None and appended.entry.manifest == manifest.digest
     folder = delivery.folder if is_ours else None
-    with told_as_done(manifest.model, appended):
+    with raise_as_not_shown(manifest.model, appended):
         show(stores, appended.version, folder, manifest.model)
     return appended
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.release.copies import publish
-from handoff.artifacts.release.releases import Head, Releases
-from handoff.artifacts.stores.store import Stored
+from handoff.artifacts.release.releases import LedgerHead, Releases
+from handoff.artifacts.stores.store import StoredKey
 from handoff.tasks.registry import draft
-from handoff.tasks.registry.appending import Appended
+from handoff.tasks.registry.appending import AppendResult
 from handoff.tasks.registry.changes import ReleaseRequest
 from handoff.tasks.registry.messages import UploadJob
 from tests.studies.outages import races
@@ -56,7 +56,7 @@ def test_a_ledger_that_grows_while_it_is_read_has_not_gone_back(
     releases = place.registry.releases
     keys = releases.store.keys
 
-    def list_before_another_releases(prefix: str, after: str = "") -> Iterator[Stored]:
+    def list_before_another_releases(prefix: str, after: str = "") -> Iterator[StoredKey]:
         found = list(keys(prefix, after))
         append_only(place)
         return iter(found)
@@ -76,17 +76,17 @@ def test_a_delivery_that_another_releases_meanwhile_is_found_though_no_copy_tell
     uploaded = Here().run(job)
     request = ReleaseRequest(place.model, manifest.digest, manifest.fingerprint, "candidate")
 
-    def release() -> Appended:
+    def release() -> AppendResult:
         return registry.change(request, manifest=manifest, uploaded=uploaded)
 
     others = [release]
 
-    def publish_before_another_releases(releases: Releases, model: str) -> Head | None:
+    def publish_before_another_releases(releases: Releases, model: str) -> LedgerHead | None:
         found = publish(releases, model)
         if others:
             others.pop()()
         return found
 
     monkeypatch.setattr(draft, "publish", publish_before_another_releases)
-    assert release() == Appended(None, 2, ("candidate",))
+    assert release() == AppendResult(None, 2, ("candidate",))
     assert [entry.version for entry in registry.entries()] == [1, 1, 2]

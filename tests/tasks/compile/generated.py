@@ -13,7 +13,7 @@ from handoff.artifacts.recipe.target import CpuTarget, native_cpu_target
 from handoff.tasks.compile.input_checks import enable_input_checks
 from handoff.tasks.compile.machine.here import SHIPPED_OPTIONS
 from handoff.tasks.compile.packing import leave_linears_to_mkl, pack_convolutions
-from handoff.tasks.compile.patching import replaced
+from handoff.tasks.compile.patching import patch_attribute
 from handoff.tasks.compile.reading.source_words import weights_named
 from handoff.tasks.compile.weights import KEEPING_OPTIONS, disable_weight_folding
 from handoff.tasks.optimize.kernels import compiler_options
@@ -43,7 +43,7 @@ def generate(
     with (
         torch.no_grad(), enable_input_checks(program), disable_weight_folding(), weights_named(),
         pack_convolutions(), leave_linears_to_mkl(target),
-        replaced(AotCodeCompiler, "compile", staticmethod(keep)),
+        patch_attribute(AotCodeCompiler, "compile", staticmethod(keep)),
     ):  # fmt: skip
         try:
             torch._inductor.aoti_compile_and_package(program, inductor_configs=chosen)

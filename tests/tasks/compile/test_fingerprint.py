@@ -68,7 +68,7 @@ def test_a_change_of_what_a_step_runs_is_another_code_and_of_nothing_else(
 
 def test_a_release_is_made_by_what_judges_it_and_not_by_what_draws_it() -> None:
     root = Path(own_package())
-    steps = [f"tasks.{row.place}" for row in ROWS if row.shapes_release]
+    steps = [f"tasks.{row.module_path}" for row in ROWS if row.shapes_release]
     shaping = {p.relative_to(root).as_posix() for p in fingerprint.find_sources(root, steps)}
     assert {
         "artifacts/recipe/tolerance.py", "tasks/verify/compare.py",
@@ -78,8 +78,8 @@ def test_a_release_is_made_by_what_judges_it_and_not_by_what_draws_it() -> None:
     rooms = {"/".join(name.split("/")[:2]) for name in shaping}
     assert not rooms & {"tasks/report", "tasks/nightly", "tasks/propose", "artifacts/mlflow"}
     for row in ROWS:
-        place = Path(root, "tasks", *row.place.split("."))
-        assert place.is_dir() or place.with_suffix(".py").is_file(), row.name
+        module_path = Path(root, "tasks", *row.module_path.split("."))
+        assert module_path.is_dir() or module_path.with_suffix(".py").is_file(), row.name
 
 
 @pytest.mark.parametrize(("target", "is_another"), [("cuda-sm90", True), ("cpu-avx2", False)])

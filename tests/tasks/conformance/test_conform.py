@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from handoff.artifacts.conformance.table import Row
+from handoff.artifacts.conformance.table import ConformanceRow
 from handoff.artifacts.errors import StepCrashed
-from handoff.artifacts.recipe.target import compiling_for, native_cpu_target
+from handoff.artifacts.recipe.target import compile_variables, native_cpu_target
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.conformance.messages import ConformJob, ConformResult, Pairs, PairsJob
 from handoff.tasks.conformance.running import Plan, Progress, RowStore, _ask, _ask_all
@@ -30,7 +30,7 @@ def test_operators_that_torch_gets_wrong_are_reported_beside_those_that_it_gets_
         "normal.number_mean:float32",
     )  # fmt: skip
     process = StepProcess(
-        ProcessPlan("conform", environment=compiling_for(TARGET)),
+        ProcessPlan("conform", environment=compile_variables(TARGET)),
         tmp_path / "log",
     )
     try:
@@ -79,7 +79,7 @@ class Fragile:
         if self.fatal & set(job.pairs) and (self.eager_too or not job.eager_only):
             raise StepCrashed("it ended", expected="a result", got="SIGSEGV", remedy="none")
         names = [pair.split(":") for pair in job.pairs]
-        rows = [Row(operator, dtype, "right") for operator, dtype in names]
+        rows = [ConformanceRow(operator, dtype, "right") for operator, dtype in names]
         return ConformResult(tuple(rows))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.conformance.storage import conformance_statement, read_table
-from handoff.artifacts.conformance.table import Row
+from handoff.artifacts.conformance.table import ConformanceRow
 from handoff.artifacts.errors import PackageRefused
 from handoff.artifacts.host import Stores
 from handoff.artifacts.release.signing import make_key, open_signer, read_trust, sign_statement
@@ -75,7 +75,7 @@ def test_one_that_another_key_has_signed_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_the_page_has_every_wrong_pair_and_why_others_were_not_asked() -> None:
-    left = Row("rand", "float32", "not compiled", "its result is drawn at *random*")
+    left = ConformanceRow("rand", "float32", "not compiled", "its result is drawn at *random*")
     one = replace(table(right_add(), wrong_amax(), left), unasked=7)
     text = render_table(one)
     for part in ("amax", "int8", "issues/191499", "one-sided, negative", "7 more not asked yet"):

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from handoff.artifacts.conformance.table import Row
+from handoff.artifacts.conformance.table import ConformanceRow
 from handoff.artifacts.recipe.target import CpuTarget, Isa, native_cpu_target
-from handoff.tasks.conformance.known import finding_of, known_faults
+from handoff.tasks.conformance.known import fault_finding, known_faults
 from handoff.tasks.conformance.lookup import calls_of
 from handoff.tasks.conformance.script import repeating_script
 from tests.artifacts.conformance.conformance_samples import (
@@ -54,7 +54,9 @@ def test_overloads_of_an_operator_count_as_one_where_their_dtypes_are_the_same()
 
 def test_an_overload_that_rounds_is_another_operator_than_a_plain_division() -> None:
     floors = "aten.div.Tensor_mode(float32)"
-    rounding = replace(Row("div floor", "float32", "wrong", "it is off by 1"), calls=(floors,))
+    rounding = replace(
+        ConformanceRow("div floor", "float32", "wrong", "it is off by 1"), calls=(floors,)
+    )
     assert known_faults(table(rounding), {"aten.div.Tensor(float32)"}) == ()
     assert len(known_faults(table(rounding), {"aten.div.Scalar_mode(float32)"})) == 1
 
@@ -68,14 +70,14 @@ def test_a_fault_of_several_operators_is_reported_where_all_of_them_are() -> Non
 
 
 def test_an_operator_that_crashes_is_reported_too() -> None:
-    row = Row("add", "float32", "crashes", "signal SIGFPE", calls=(ADD,))
+    row = ConformanceRow("add", "float32", "crashes", "signal SIGFPE", calls=(ADD,))
     (fault,) = known_faults(table(row), {ADD})
     assert "crashing" in fault.description
 
 
 def test_the_finding_names_values_results_and_reports() -> None:
     (fault,) = known_faults(table(), {AMAX, ADD})
-    finding = finding_of(fault, {})
+    finding = fault_finding(fault, {})
     assert (finding.code, finding.severity) == ("known-wrong-operator", "note")
     for part in (AMAX, "cpu-avx512", "torch 2.15.0", "-1, -2, -3", "got 0, expected -1", "191499"):
         assert part in finding.message
@@ -85,8 +87,8 @@ def test_the_finding_names_values_results_and_reports() -> None:
 def test_the_finding_says_which_case_asked_for_it_or_that_none_could() -> None:
     (fault,) = known_faults(table(), {AMAX})
     case = f"batch=7 what {fault.name} gets wrong"
-    assert case in finding_of(fault, {fault.name: case}).remedy
-    assert "isn't affected" in finding_of(fault, {}).remedy
+    assert case in fault_finding(fault, {fault.name: case}).remedy
+    assert "isn't affected" in fault_finding(fault, {}).remedy
 
 
 def test_of_what_no_input_was_kept_there_is_no_script() -> None:

@@ -16,7 +16,7 @@ from handoff.artifacts.release.signing import make_key, open_signer, sign_statem
 from handoff.artifacts.stores.folder import FolderStore
 from handoff.tasks.compile.toolchain import conformance_toolchain
 from handoff.tasks.conformance import known, tables
-from handoff.tasks.conformance.known import told_faults
+from handoff.tasks.conformance.known import fault_findings
 from handoff.tasks.conformance.messages import KnownWrongJob, ReadTablesJob
 from tests.artifacts.conformance.conformance_samples import ADD, AMAX, table, toolchain
 
@@ -46,7 +46,7 @@ def job(stores: Stores, options: dict[str, object] | None = None) -> KnownWrongJ
 
 
 def codes(found: KnownWrongJob) -> list[str]:
-    return [finding.code for finding in told_faults(known.known_wrong(found), {})]
+    return [finding.code for finding in fault_findings(known.known_wrong(found), {})]
 
 
 def test_a_graph_with_a_wrong_operator_is_reported_by_the_stores_table(

@@ -15,7 +15,7 @@ from handoff.artifacts.errors import UsageProblem
 from handoff.tasks.deliver import datasets
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.intake.loading import read_delivery
-from handoff.tasks.optimize.calibration import calibration_of
+from handoff.tasks.optimize.calibration import choose_calibration
 
 
 class Scores(nn.Module):
@@ -38,7 +38,7 @@ def test_batches_are_kept_once_each_by_the_inputs_names(tmp_path: Path) -> None:
     loaded = read_delivery(tmp_path / "d")
     assert [tuple(x.shape) for x, _ in loaded.calibration] == [(3, 4), (5, 4)]
     assert torch.equal(loaded.calibration[1][0], given[1][0]["x"])
-    found = calibration_of(loaded)
+    found = choose_calibration(loaded)
     assert found.batches == loaded.calibration
     assert found.source == "ranges of 2 batches of calibration.safetensors"
 
@@ -46,7 +46,7 @@ def test_batches_are_kept_once_each_by_the_inputs_names(tmp_path: Path) -> None:
 def test_without_any_the_examples_are_taken_and_that_is_said(tmp_path: Path) -> None:
     deliver(Scores(), example(2), tmp_path / "d", name="scores")
     assert not (tmp_path / "d" / CALIBRATION_FILE).exists()
-    found = calibration_of(read_delivery(tmp_path / "d"))
+    found = choose_calibration(read_delivery(tmp_path / "d"))
     assert torch.equal(found.batches[0][0], example(2)[0]["x"])
     assert "examples alone: deliver(..., calibration=batches) brings more" in found.source
 

@@ -15,7 +15,7 @@ from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.delivery.signature import Dimension, TensorSpec
 from handoff.artifacts.digest import digest_folder
 from handoff.artifacts.errors import DeliveryUnreadable, DeliveryUnsound, UsageProblem
-from handoff.tasks.deliver.capture.tracer import training_parts_left_out
+from handoff.tasks.deliver.capture.tracer import without_training_modules
 from handoff.tasks.deliver.messages import DeliverResult
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.intake.loading import read_delivery
@@ -116,7 +116,7 @@ def test_a_label_that_only_the_loss_would_refuse_is_no_obstacle(tmp_path: Path) 
 
 def test_a_dropout_inside_forward_is_left_out(tmp_path: Path) -> None:
     model, result = deliver_toy(toys.DropoutInForward, tmp_path / "toy")
-    with training_parts_left_out():
+    with without_training_modules():
         expected = model.eval()(FRESH)
     assert torch.equal(read_delivery(tmp_path / "toy").module(FRESH), expected)
     assert "left out: 1 Dropout" in result.notes

@@ -128,7 +128,7 @@ def test_what_is_left_of_a_range_in_multiples_holds_each_of_them(
 ) -> None:
     limits = Dimension(low, low + more)
     multiples = [size for size in range(low, low + more + 1) if size % number == 0]
-    left = limits.narrowed(number)
+    left = limits.restrict_to_multiples(number)
     if left is None:
         assert not multiples
         return

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from handoff.tasks.deliver.capture.calls import describe_call
-from handoff.tasks.deliver.capture.tracer import trace_for_inference, training_parts_left_out
+from handoff.tasks.deliver.capture.tracer import trace_for_inference, without_training_modules
 from tests.toy_models import (
     DropoutInForward,
     LayerInForward,
@@ -114,14 +114,14 @@ def test_an_argument_that_is_not_given_keeps_its_default() -> None:
 def test_eager_runs_leave_out_the_same_parts_and_only_meanwhile() -> None:
     model, label = make(TrainingNet).eval(), torch.ones(6)
     left_out: Counter[str] = Counter()
-    with training_parts_left_out(left_out):
+    with without_training_modules(left_out):
         assert torch.equal(model(X, label), model.get_submodule("inner")(X))
     assert left_out == {"Dropout": 1, "CrossEntropyLoss": 1}
     assert model(X, label).dim() == 0
 
 
 def test_eager_runs_are_as_before_after_a_failure() -> None:
-    with pytest.raises(ZeroDivisionError, match="deliberate"), training_parts_left_out():
+    with pytest.raises(ZeroDivisionError, match="deliberate"), without_training_modules():
         raise ZeroDivisionError("deliberate")
     assert nn.MSELoss()(X, X + 1).item() == pytest.approx(1.0)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from handoff.tasks.deliver.ranges.reading import Reading, read_ranges, state_of, watch_values
+from handoff.tasks.deliver.ranges.reading import RangeReading, read_ranges, state_of, watch_values
 
 INT64 = (-(2.0**63), 2.0**63)
 LOWEST = float(torch.finfo(torch.float32).min)
@@ -38,7 +38,7 @@ def ids(rows: int = 3) -> Tensor:
     return torch.arange(3, 3 + rows * 4).reshape(rows, 4)
 
 
-def read(compute: Callable[..., Any], *inputs: Tensor) -> list[Reading | None]:
+def read(compute: Callable[..., Any], *inputs: Tensor) -> list[RangeReading | None]:
     model = Model(compute).eval()
     return list(read_ranges(watch_values(model, inputs, state_of(model)), inputs))
 

@@ -31,7 +31,7 @@ def write_files(folder: Path) -> Path:
     return folder
 
 
-def fetched(uri: str, to: Path, limits: FetchLimits = SMALL) -> FetchResult:
+def assert_fetched(uri: str, to: Path, limits: FetchLimits = SMALL) -> FetchResult:
     result = fetch.run(FetchJob(uri, to, limits))
     assert {path.name: path.read_bytes() for path in to.iterdir()} == FILES
     assert (result.folder, result.digest, result.files) == (to, digest_folder(to), len(FILES))

@@ -18,8 +18,8 @@ from tests.tasks.fetch.samples import (
     ARCHIVES,
     MEMBERS,
     SMALL,
+    assert_fetched,
     assert_refused,
-    fetched,
     tar_of,
     zip_of,
 )
@@ -28,7 +28,7 @@ from tests.tasks.fetch.samples import (
 @pytest.mark.parametrize("form", ARCHIVES)
 def test_an_archive_is_unpacked(form: str, tmp_path: Path, to: Path) -> None:
     (tmp_path / "archive").write_bytes(ARCHIVES[form])
-    fetched((tmp_path / "archive").as_uri(), to)
+    assert_fetched((tmp_path / "archive").as_uri(), to)
 
 
 BOMB = b"\0" * (4 << 20)

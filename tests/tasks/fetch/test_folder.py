@@ -14,13 +14,13 @@ from handoff.artifacts.errors import DeliveryUnreachable, UsageProblem
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.fetch import step as fetch
 from handoff.tasks.fetch.messages import FetchJob, FetchLimits, FetchResult
-from tests.tasks.fetch.samples import ARCHIVES, SMALL, assert_refused, fetched
+from tests.tasks.fetch.samples import ARCHIVES, SMALL, assert_fetched, assert_refused
 
 
 def test_a_folder_is_copied_without_what_python_left_in_it(delivery: Path, to: Path) -> None:
     (delivery / "__pycache__").mkdir()
     (delivery / "__pycache__" / "module.pyc").write_bytes(b"x")
-    fetched(str(delivery), to)
+    assert_fetched(str(delivery), to)
     assert stat.S_IMODE((to / "module.py").stat().st_mode) & 0o111 == 0
 
 

@@ -73,7 +73,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     return made
 
 
-def fetched(uri: str, to: Path) -> None:
+def assert_fetched(uri: str, to: Path) -> None:
     fetch.run(FetchJob(uri, to, LIMITS))
     assert {path.name: path.read_bytes() for path in to.iterdir()} == FILES
     shutil.rmtree(to)
@@ -94,7 +94,7 @@ def test_a_folder_of_a_commit_is_fetched_also_when_the_branch_went_on(
 ) -> None:
     commit = repository.commit(elsewhere=b"not fetched")
     repository.commit(out__delivery__more=b"later")
-    fetched(repository.uri(commit), tmp_path / "new")
+    assert_fetched(repository.uri(commit), tmp_path / "new")
 
 
 def test_no_hook_filter_attribute_or_configuration_of_theirs_is_executed(
@@ -110,7 +110,7 @@ def test_no_hook_filter_attribute_or_configuration_of_theirs_is_executed(
     for name in ("uploadpack.packObjectsHook", "core.fsmonitor", "core.sshCommand"):
         repository.git("config", name, f"touch {repository.traces}; false")
     repository.traces.unlink(missing_ok=True)
-    fetched(repository.uri(commit), tmp_path / "new")
+    assert_fetched(repository.uri(commit), tmp_path / "new")
     assert not repository.traces.exists()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from handoff.artifacts.errors import DeliveryUnreachable
 from handoff.tasks.fetch import step
-from tests.tasks.fetch.samples import ARCHIVES, assert_refused, fetched
+from tests.tasks.fetch.samples import ARCHIVES, assert_fetched, assert_refused
 from tests.tls_server import TlsServer, body, tls_server
 
 
@@ -32,7 +32,7 @@ def archive_at(server: TlsServer, path: str = "/d.tar.gz", form: str = "tar.gz")
 
 
 def test_an_archive_behind_https_is_fetched(server: TlsServer, to: Path) -> None:
-    fetched(archive_at(server), to)
+    assert_fetched(archive_at(server), to)
 
 
 def test_another_archive_than_the_announced_one_is_refused(server: TlsServer, to: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_redirect_is_followed_to_https_alone(server: TlsServer, to: Path) -> N
     assert_refused(
         uri.replace("/moved", "/file"), to, "file:.* is not allowed", DeliveryUnreachable
     )
-    fetched(uri, to)
+    assert_fetched(uri, to)
 
 
 def test_a_login_comes_from_netrc_and_stays_with_its_host(
@@ -68,7 +68,7 @@ def test_a_login_comes_from_netrc_and_stays_with_its_host(
     (tmp_path / ".netrc").chmod(0o600)
     server.answers["/moved"] = body(b"", 302, Location=f"{server.address}/d.tar.gz")
     archive_at(server)
-    fetched(archive_at(server, "/moved"), to)
+    assert_fetched(archive_at(server, "/moved"), to)
     (_, first), (_, second) = server.asked
     assert first["Authorization"] == "Basic bWU6aHVudGVyMg=="
     assert "Authorization" not in second
@@ -89,7 +89,7 @@ def test_a_busy_server_and_a_broken_line_are_tried_again(server: TlsServer, to: 
             body(data)(request)
 
     server.answers["/d.tar.gz"] = answer
-    fetched(archive_at(server), to)
+    assert_fetched(archive_at(server), to)
     assert len(tries) == 3
 
 

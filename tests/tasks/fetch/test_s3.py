@@ -8,7 +8,7 @@ import pytest
 
 from handoff.artifacts.errors import DeliveryUnreachable
 from handoff.tasks.fetch.messages import FetchLimits
-from tests.tasks.fetch.samples import ARCHIVES, FILES, assert_refused, fetched
+from tests.tasks.fetch.samples import ARCHIVES, FILES, assert_fetched, assert_refused
 
 
 @pytest.fixture
@@ -26,10 +26,10 @@ def test_a_folder_of_objects_and_an_archive_object_are_fetched(s3: object, to: P
         s3.put_object(Bucket="models", Key=f"in/toy/{name}", Body=data)  # type: ignore[attr-defined]
     s3.put_object(Bucket="models", Key="in/toy/", Body=b"")  # type: ignore[attr-defined]
     s3.put_object(Bucket="models", Key="in/toy-2/other", Body=b"x")  # type: ignore[attr-defined]
-    fetched("s3://models/in/toy", to)
+    assert_fetched("s3://models/in/toy", to)
     s3.put_object(Bucket="models", Key="in/d.zip", Body=ARCHIVES["zip"])  # type: ignore[attr-defined]
     (to.parent / "second").mkdir()
-    fetched("s3://models/in/d.zip", to.parent / "second" / "new")
+    assert_fetched("s3://models/in/d.zip", to.parent / "second" / "new")
 
 
 @pytest.mark.server
@@ -48,15 +48,15 @@ def test_what_isnt_in_s3_or_too_much_is_refused(s3: object, to: Path) -> None:
 def test_an_object_that_changes_meanwhile_is_refused(
     s3: object, to: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from handoff.artifacts.stores.s3_reading import S3Place
+    from handoff.artifacts.stores.s3_reading import S3Location
 
     s3.put_object(Bucket="models", Key="c/module.py", Body=b"1")  # type: ignore[attr-defined]
-    listed = S3Place.objects
+    listed = S3Location.objects
 
-    def then_changed(place: S3Place, limit: int) -> object:
+    def then_changed(place: S3Location, limit: int) -> object:
         found = listed(place, limit)
         s3.put_object(Bucket="models", Key="c/module.py", Body=b"2")  # type: ignore[attr-defined]
         return found
 
-    monkeypatch.setattr(S3Place, "objects", then_changed)
+    monkeypatch.setattr(S3Location, "objects", then_changed)
     assert_refused("s3://models/c", to, "changed while it was fetched")

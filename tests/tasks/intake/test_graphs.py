@@ -15,7 +15,7 @@ from torch.fx._symbolic_trace import PH
 from handoff.artifacts.errors import DeliveryUnreadable
 from handoff.tasks.intake.functions import resolve
 from handoff.tasks.intake.loading import check_same_forward, read_delivery
-from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.float64 import flatten_tensors
 from tests.tasks.intake.models import deliver, deliver_case, spec
 
 INPUTS = (spec("x", "float32", 4, 4),)
@@ -93,7 +93,9 @@ def test_reads_operators_of_a_buffer_with_an_input(tmp_path: Path) -> None:
     traced = deliver(Tables(), tmp_path, (spec("ids", "int64", 8),))
     assert "__getitem__" in traced.code
     module, ids = read_delivery(tmp_path).module, torch.randint(0, 8, (8,))
-    for ours, theirs in zip(flat_tensors(module(ids)), flat_tensors(traced(ids)), strict=True):
+    for ours, theirs in zip(
+        flatten_tensors(module(ids)), flatten_tensors(traced(ids)), strict=True
+    ):
         assert torch.equal(ours, theirs)
 
 

@@ -16,7 +16,7 @@ from handoff.tasks.localize.measure import judge, worst
 from handoff.tasks.localize.search import Search
 from handoff.tasks.localize.subgraph import Subgraph, computing_nodes, cut, record
 from handoff.tasks.localize.trials import BudgetSpent, PartResult, Trials
-from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.float64 import flatten_tensors
 from tests.tasks.optimize.passes.exporting import export
 
 
@@ -76,7 +76,7 @@ class Simulated:
         if self.made == self._compiles:
             raise BudgetSpent
         self.made += 1
-        outputs = flat_tensors(_Faulty(part, self._fault(part)).run(*part.inputs))
+        outputs = flatten_tensors(_Faulty(part, self._fault(part)).run(*part.inputs))
         judged = judge("", outputs, *part.run(), Recipe())
         return PartResult(part, tuple(judged), (), outputs=outputs)
 

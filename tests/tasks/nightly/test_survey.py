@@ -14,7 +14,7 @@ from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.stores.store import open_store
 from handoff.tasks.compile.fingerprint import fingerprint_release
 from handoff.tasks.nightly import survey
-from handoff.tasks.nightly.messages import Surveyed, SurveyJob
+from handoff.tasks.nightly.messages import ModelSurvey, SurveyJob
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
 COMPILER = "g++"
@@ -45,7 +45,7 @@ def serve(registry: SomeRegistry, delivery: Path, *, today: bool, kept: bool = T
     return manifest
 
 
-def look(registry: SomeRegistry, recipes: Path, *models: str) -> Surveyed:
+def look(registry: SomeRegistry, recipes: Path, *models: str) -> ModelSurvey:
     job = SurveyJob(registry.stores, "production", recipes, COMPILER, models)
     (found,) = survey.run(job).models
     return found

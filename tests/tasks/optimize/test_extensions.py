@@ -23,7 +23,7 @@ from handoff.tasks.optimize import step as optimize
 from handoff.tasks.optimize.extensions import digest_extension, load_extension
 from handoff.tasks.optimize.messages import OptimizeJob
 from handoff.tasks.optimize.passes import PASSES
-from handoff.tasks.verify.metric.samples import OWN_METRICS, sample_values
+from handoff.tasks.verify.metric.samples import EXTENSION_METRICS, sample_values
 from tests.tasks.deliveries import write_delivery
 
 LIBRARY = "tests.tasks.optimize.scaling_operators"
@@ -131,7 +131,7 @@ def test_an_extension_brings_a_metric(module: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.delitem(sys.modules, "team_extension")
     with pytest.raises(UsageProblem, match=r"a metric under a name that is taken: .* got first"):
         load_extension(pinned("team_extension"))
-    del OWN_METRICS["first"]
+    del EXTENSION_METRICS["first"]
 
 
 def test_code_that_nobody_has_looked_at_is_not_imported(module: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.tasks.optimize.capture import capture, describe_outputs
-from handoff.tasks.optimize.ranges import LARGEST_SIZE, dimension_of
+from handoff.tasks.optimize.ranges import LARGEST_SIZE, to_dimension
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from handoff.tasks.optimize.ranges import LARGEST_SIZE, dimension_of
     ],
 )
 def test_open_ends_are_none_and_the_largest_size(low: Any, high: Any, want: Dimension) -> None:
-    assert dimension_of(ValueRanges(low, high)) == want
+    assert to_dimension(ValueRanges(low, high)) == want
 
 
 class _Sized(nn.Module):

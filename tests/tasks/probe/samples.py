@@ -6,11 +6,11 @@ from pathlib import Path
 
 from handoff.artifacts.release.mechanics import (
     Growth,
-    Limits,
     Mechanics,
     Opening,
     Rate,
     Replay,
+    RunnerLimits,
     Trial,
 )
 from handoff.tasks.probe import step
@@ -18,8 +18,8 @@ from handoff.tasks.probe import step as probe
 from handoff.tasks.probe.messages import MeasureJob, ProbeJob, ProbeResult
 
 PLANTED = Path(__file__).parent / "planted"
-SHORT = Limits(memory_bytes=1 << 30, answer_s=2.0)
-QUICK = Limits(growth_calls=500, growth_s=2.0)
+SHORT = RunnerLimits(memory_bytes=1 << 30, answer_s=2.0)
+QUICK = RunnerLimits(growth_calls=500, growth_s=2.0)
 
 
 def bless(job: ProbeJob) -> ProbeResult:

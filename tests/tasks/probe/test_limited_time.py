@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from handoff.tasks.probe.limited_time import LimitedTime
+from handoff.tasks.probe.limited_time import TimeLimitedPackage
 from handoff.tasks.verify.loading import Tensors
 
 _SECONDS_A_ROW = 0.01
@@ -37,7 +37,7 @@ def clock() -> Clock:
 
 
 def test_the_largest_call_is_the_one_there_is_no_time_for(clock: Clock) -> None:
-    timed = LimitedTime(clock.slow, 1.0, clock)
+    timed = TimeLimitedPackage(clock.slow, 1.0, clock)
     made = []
     for count in (1, 2, 7, 17, 1024):
         if timed.has_time_for(rows(count)):
@@ -47,14 +47,14 @@ def test_the_largest_call_is_the_one_there_is_no_time_for(clock: Clock) -> None:
 
 
 def test_without_a_limit_there_is_time_for_all(clock: Clock) -> None:
-    timed = LimitedTime(clock.slow, math.inf, clock)
+    timed = TimeLimitedPackage(clock.slow, math.inf, clock)
     timed(rows(1))
     timed(rows(2))
     assert timed.has_time_for(rows(10**6))
 
 
 def test_the_first_call_is_made_though_there_is_no_time_at_all(clock: Clock) -> None:
-    timed = LimitedTime(clock.slow, 0.0, clock)
+    timed = TimeLimitedPackage(clock.slow, 0.0, clock)
     assert timed.has_time_for(rows(1024))
     timed(rows(1))
     assert not timed.has_time_for(rows(1))
@@ -69,7 +69,7 @@ def test_what_the_first_call_waits_for_the_start_is_not_expected_of_the_others(
         clock.now_s += starts.pop() if starts else 0.0
         return inputs
 
-    timed = LimitedTime(starting, 2.0, clock)
+    timed = TimeLimitedPackage(starting, 2.0, clock)
     timed(rows(1))
     assert timed.has_time_for(rows(64))
 
@@ -79,7 +79,7 @@ def test_a_call_that_fails_takes_its_time_too(clock: Clock) -> None:
         clock.slow(inputs)
         raise RuntimeError("refused")
 
-    timed = LimitedTime(fails, 0.05, clock)
+    timed = TimeLimitedPackage(fails, 0.05, clock)
     with pytest.raises(RuntimeError):
         timed(rows(7))
     assert not timed.has_time_for(rows(1))

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking
-from handoff.artifacts.release.mechanics import Limits, Outcome
+from handoff.artifacts.release.mechanics import Outcome, RunnerLimits
 from handoff.tasks.probe.build import build_runner
 from handoff.tasks.probe.cases import TrialOutcomes, try_all
 from handoff.tasks.probe.limited import LoadedProgram, ProcessResult, run_limited
@@ -21,7 +21,9 @@ from tests.limits import LIMIT_S
 from tests.tasks.probe.samples import PLANTED, SHORT
 
 
-def feed(program: Path, hostile: Sequence[str], way: str, limits: Limits = SHORT) -> TrialOutcomes:
+def feed(
+    program: Path, hostile: Sequence[str], way: str, limits: RunnerLimits = SHORT
+) -> TrialOutcomes:
     """Feed hostile inputs to a program that is started each time, or loaded once."""
     loaded = LoadedProgram(program, limits)
 

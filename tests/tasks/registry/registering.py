@@ -18,7 +18,7 @@ from handoff.artifacts.release.releases import Releases, open_releases
 from handoff.artifacts.release.signing import make_key
 from handoff.infra.engine.worker import step_function
 from handoff.tasks.registry import pull
-from handoff.tasks.registry.appending import Appended, Change, append
+from handoff.tasks.registry.appending import AppendResult, Change, append
 from handoff.tasks.registry.changes import (
     Author,
     PromoteRequest,
@@ -58,7 +58,7 @@ class SomeRegistry:
     def entries(self, model: str = "toy") -> tuple[LedgerEntry, ...]:
         return self.releases.entries(model)
 
-    def change(self, request: Request, reason: str = "", **changes: Any) -> Appended:
+    def change(self, request: Request, reason: str = "", **changes: Any) -> AppendResult:
         author = replace(self.author, reason=reason)
         return append(Here(), Here(), Change(request, author, self.stores, self.key, **changes))
 
@@ -90,7 +90,7 @@ class SomeRegistry:
     def register(
         self, manifest: Manifest, folder: Path, alias: str = "candidate", *,
         rebuild: bool = True, delivery: Path | None = None,
-    ) -> Appended:  # fmt: skip
+    ) -> AppendResult:  # fmt: skip
         uploaded = Here().run(UploadJob(manifest, folder, self.stores, delivery))
         request = ReleaseRequest(
             manifest.model, manifest.digest, manifest.fingerprint, alias, rebuild
@@ -99,16 +99,18 @@ class SomeRegistry:
         publish(self.releases, manifest.model)
         return appended
 
-    def promote(self, version: int | str, alias: str = "production", **changes: Any) -> Appended:
+    def promote(
+        self, version: int | str, alias: str = "production", **changes: Any
+    ) -> AppendResult:
         override = bool(changes.pop("override", False))
         measured, narrower = changes.pop("measured", ()), bool(changes.pop("narrower", False))
         request = PromoteRequest("toy", version, alias, override, measured, narrower)
         return self.change(request, **changes)
 
-    def roll_back(self, version: int | None = None, **changes: Any) -> Appended:
+    def roll_back(self, version: int | None = None, **changes: Any) -> AppendResult:
         return self.change(RollBackRequest("toy", "production", version), **changes)
 
-    def retire(self, version: int) -> Appended:
+    def retire(self, version: int) -> AppendResult:
         return self.change(RetireRequest("toy", version))
 
     def pull(

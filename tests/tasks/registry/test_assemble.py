@@ -82,7 +82,7 @@ def test_a_reason_that_many_cases_share_is_reported_once() -> None:
     cases = [f"batch={size} seed=0" for size in (1, 2, 7, 17, 1024)]
     reasons = (*(f"{case}: {gone}" for case in cases), "batch=1 zeros: output 0 is off", "crashed")
     refused = replace(sample_target("cpu-avx2"), accepted=False, reasons=reasons)
-    assert refused.told_reasons == (
+    assert refused.reason_lines == (
         f"batch=1 seed=0, batch=2 seed=0, batch=7 seed=0 and 2 more: {gone}",
         "batch=1 zeros: output 0 is off",
         "crashed",
@@ -101,7 +101,7 @@ def test_the_cause_is_reported_first_and_then_the_case_that_is_furthest_off() ->
     refused = replace(
         sample_target("cpu-avx2"), accepted=False, deviations=deviations, reasons=reasons
     )
-    text = "; ".join(refused.told_reasons)
+    text = "; ".join(refused.reason_lines)
     assert text.index("div is wrong") < text.index("batch=7 seed=0")
     assert text.index("batch=9 nan") < text.index("batch=7 seed=0") < text.index("batch=1 seed=0")
 

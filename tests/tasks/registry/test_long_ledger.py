@@ -11,7 +11,7 @@ import pytest
 from handoff.artifacts.errors import PackageRefused
 from handoff.artifacts.release.layout import ledger_key
 from handoff.artifacts.stores.folder import FolderStore
-from handoff.artifacts.stores.store import Stored
+from handoff.artifacts.stores.store import StoredKey
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
 _VERSIONS = 24
@@ -35,7 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counted["read"] += "/ledger/" in key
         return read(self, key, limit)
 
-    def counting_keys(self: FolderStore, prefix: str, after: str = "") -> Iterator[Stored]:
+    def counting_keys(self: FolderStore, prefix: str, after: str = "") -> Iterator[StoredKey]:
         for stored in keys(self, prefix, after):
             counted["listed"] += "/ledger/" in stored.key
             yield stored
@@ -71,10 +71,10 @@ def test_the_ledger_is_read_backwards_as_far_as_is_asked_for(
 ) -> None:
     newest = long.releases.require_head("toy").entry.sequence
     asked.clear()
-    backwards = long.releases.backwards("toy")
-    assert next(backwards).sequence == newest
+    entries_newest_first = long.releases.entries_newest_first("toy")
+    assert next(entries_newest_first).sequence == newest
     assert asked["read"] == 1
-    assert [entry.sequence for entry in backwards] == list(range(newest - 1, 0, -1))
+    assert [entry.sequence for entry in entries_newest_first] == list(range(newest - 1, 0, -1))
 
 
 def test_an_entry_that_went_missing_at_the_end_is_noticed(long: SomeRegistry) -> None:

@@ -10,11 +10,16 @@ import pytest
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.recipe.fit import Fit
-from handoff.artifacts.recipe.target import CudaTarget, named_target
+from handoff.artifacts.recipe.target import CudaTarget, require_target
 from handoff.artifacts.release.evidence import Timing
 from handoff.artifacts.release.manifest import PackageFile, TargetRecord
 from handoff.tasks.compile.messages import CompileResult
-from handoff.tasks.registry.target_record import bless, built_only, require_new, with_source_check
+from handoff.tasks.registry.target_record import (
+    bless,
+    require_new,
+    unverified_record,
+    with_source_check,
+)
 from handoff.tasks.timing.messages import BenchmarkResult
 from handoff.tasks.verify.interpret.messages import InterpretResult
 from handoff.tasks.verify.messages import ReferenceResult, VerifyResult
@@ -127,11 +132,11 @@ def test_the_gpu_that_ran_a_package_for_several_is_verified_and_no_other(
 
 
 def test_a_package_for_several_gpus_that_are_not_here_tells_of_each() -> None:
-    target = named_target(BOTH)
+    target = require_target(BOTH)
     assert isinstance(target, CudaTarget)
     fit = for_gpus(80, 90).fit
     assert fit is not None
-    record = built_only(target, CompileResult((), fit, 12.5, {}))
+    record = unverified_record(target, CompileResult((), fit, 12.5, {}))
     assert "A100-SXM4-80GB (sm_80) and NVIDIA H100 80GB HBM3 (sm_90)" in record.unverified
     assert "were seen to be for those GPUs, and no GPU has run them" in record.unverified
     assert record.unverified_gpus == (80, 90)

@@ -14,8 +14,8 @@ from handoff.artifacts.release.releases import Releases
 from handoff.artifacts.stores.folder import FolderStore
 from handoff.artifacts.stores.objects import object_key
 from handoff.artifacts.stores.store import Store, open_store
-from handoff.tasks.registry.upkeep.checking import Checked, check_store
-from handoff.tasks.registry.upkeep.copying import Copied, copy_store
+from handoff.tasks.registry.upkeep.checking import CheckResult, check_store
+from handoff.tasks.registry.upkeep.copying import CopyResult, copy_store
 from tests.artifacts.stores.made_stores import overwrite
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
@@ -24,14 +24,16 @@ def ignore_progress(_what: str, _count: int, _size: int) -> None:
     pass
 
 
-def copied(registry: SomeRegistry, to: Store, **changes: bool) -> Copied:
+def copied(registry: SomeRegistry, to: Store, **changes: bool) -> CopyResult:
     target = Releases(to, registry.releases.trust)
     options = {"replaces": False, "pretend": False, **changes}
-    return copy_store(registry.releases, target, told=ignore_progress, **options)
+    return copy_store(registry.releases, target, progress=ignore_progress, **options)
 
 
-def checked(registry: SomeRegistry, store: Store, *, quick: bool = False) -> Checked:
-    return check_store(Releases(store, registry.releases.trust), quick=quick, told=ignore_progress)
+def checked(registry: SomeRegistry, store: Store, *, quick: bool = False) -> CheckResult:
+    return check_store(
+        Releases(store, registry.releases.trust), quick=quick, progress=ignore_progress
+    )
 
 
 def contents(store: Store) -> dict[str, bytes]:

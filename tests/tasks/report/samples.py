@@ -6,7 +6,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 from handoff.artifacts.delivery.captures import CaptureRow
-from handoff.artifacts.recipe.tolerance import ErrorSpread, Figures
+from handoff.artifacts.recipe.tolerance import ErrorFigures, ErrorSpread
 from handoff.artifacts.release.evidence import (
     Candidate,
     FoldedGraph,
@@ -14,8 +14,8 @@ from handoff.artifacts.release.evidence import (
     FoldedModule,
     ModuleChange,
     PassEffect,
-    Served,
     ServedTiming,
+    ServedVersion,
     Timing,
 )
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
@@ -65,7 +65,7 @@ def searched_target(slug: str = "cpu-avx2") -> TargetRecord:
     plain = Candidate("plain", True, (), 3.0, 1_000_000, 1e-7, (0.01,), (1.0,), (1.0,), (1.0,))
     quicker = replace(plain, name="freezing", ratios=(1.4,), ratios_high=(1.5,), max_abs=2e-7)
     known = sample_target(slug)
-    figures = Figures(cosine=1.0, snr_db=140.0, quantiles=(1e-8, 1e-7, 2e-7), ulp=3.0)
+    figures = ErrorFigures(cosine=1.0, snr_db=140.0, quantiles=(1e-8, 1e-7, 2e-7), ulp=3.0)
     deviation = replace(known.deviations[0], figures=figures)
     special = replace(deviation, case="batch=7 zeros", max_abs=0.0, special=True)
     timing = Timing("batch=1024 seed=0", 0.3, 0.05, 6.0, 5.9, 6.1, 9, 2, 0.29, 0.33, 0.049, 0.056)
@@ -113,7 +113,7 @@ def full_manifest(*targets: TargetRecord) -> Manifest:
     timing = ServedTiming("cpu-avx2", manifest.targets[0].timings[0].case, 5.5, 5.4, 5.6)
     return replace(
         manifest, graphs=sample_graphs(), passes=(effect,), captures=captures,
-        served=Served(4, ("the recipe", "gcc 13 is now 14"), (timing,)),
+        served=ServedVersion(4, ("the recipe", "gcc 13 is now 14"), (timing,)),
     )  # fmt: skip
 
 

@@ -11,12 +11,12 @@ import pytest
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.release.culprit import Culprit
 from handoff.artifacts.release.evidence import (
+    EarlierMeasurement,
     Finding,
     FoldedGraph,
     FoldedGraphs,
     FoldedModule,
     ModuleChange,
-    TakenOver,
 )
 from handoff.artifacts.release.manifest import Manifest, parse_manifest
 from handoff.tasks.report.numbers import format_percent
@@ -237,7 +237,7 @@ def test_what_was_seen_of_kernels_sources_is_shown_with_what_it_does_not_show() 
 
 
 def test_what_is_taken_over_from_another_package_is_not_shown_as_measured_anew() -> None:
-    earlier = TakenOver(digest_bytes(b"library"), "2026-11-23 14:00+00:00")
+    earlier = EarlierMeasurement(digest_bytes(b"library"), "2026-11-23 14:00+00:00")
     record = replace(sample_target("cpu-avx2"), taken_over=earlier)
     words = Page(page_of(sample_manifest(record))).words
     assert (
@@ -268,7 +268,7 @@ def test_what_a_delivery_says_stays_text() -> None:
                 deviations=deviations,
                 timings=timings,
                 notes=(HOSTILE,),
-                taken_over=TakenOver(digest_bytes(b"library"), HOSTILE),
+                taken_over=EarlierMeasurement(digest_bytes(b"library"), HOSTILE),
             ),
         ),
     )

@@ -17,15 +17,21 @@ from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.recipe.fit import Fit
 from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
 from handoff.artifacts.record import from_plain, to_plain
-from handoff.artifacts.release.evidence import TakenOver, Timing
+from handoff.artifacts.release.evidence import EarlierMeasurement, Timing
 from handoff.artifacts.release.manifest import PackageFile
-from handoff.artifacts.release.mechanics import Limits, Mechanics
+from handoff.artifacts.release.mechanics import Mechanics, RunnerLimits
 from handoff.tasks.compile.messages import CompileResult
 from handoff.tasks.probe.messages import ProbeJob
 from handoff.tasks.release.jobs import RUNNER_SOURCE
 from handoff.tasks.timing import conditions, measured
 from handoff.tasks.timing.conditions import digest_conditions
-from handoff.tasks.timing.measured import Measured, keep, measuring_key, now, recall
+from handoff.tasks.timing.measured import (
+    CachedMeasurements,
+    load_measurements,
+    measuring_key,
+    now,
+    store_measurements,
+)
 from handoff.tasks.verify.messages import ReferenceResult
 from tests.artifacts.samples import TORCH, sample_manifest
 from tests.tasks.probe.samples import mechanics
@@ -40,7 +46,7 @@ MECHANICS = mechanics()
 TIMINGS = (Timing("batch=1 seed=0", 2e-3, 1e-3, 2.0, 1.9, 2.1, 9, 2),)
 
 
-def measured_now(found: Mechanics = MECHANICS) -> Measured:
+def measured_now(found: Mechanics = MECHANICS) -> CachedMeasurements:
     """Return what has just been measured of an accepted package."""
     library = PackageFile("cpu-avx2/model.so", digest_bytes(b"library"), 7)
     return now(CompileResult((library,), FIT, 1.0, {}), found, TIMINGS)
@@ -54,7 +60,7 @@ def key_of(
     cases: tuple[str, ...] = ("batch=1 seed=0", "batch=8 example=0"),
     under: str = digest_bytes(b"conditions"),
     recipe: Recipe | None = None,
-    limits: Limits | None = None,
+    limits: RunnerLimits | None = None,
     signature: ModelSignature | None = None,
     runner: Path = RUNNER_SOURCE,
     fit: Fit = FIT,
@@ -65,7 +71,7 @@ def key_of(
         (staging / "module.py").write_text(module.replace("{folder}", staging.name))
     probing = ProbeJob(
         staging, (), fit, signature or sample_manifest().signature, staging, recipe or Recipe(),
-        runner, staging, staging, limits or Limits(),
+        runner, staging, staging, limits or RunnerLimits(),
     )  # fmt: skip
     reference = ReferenceResult(staging, cases, (), digest_bytes(os.urandom(8)), under)
     compiled = CompileResult((), fit, 1.0, {}, code=code)
@@ -94,12 +100,12 @@ def test_whatever_a_measurement_depends_on_gives_another_key(
         key_of(tmp_path, cases=("batch=1 seed=0", "batch=9 example=0")),
         key_of(tmp_path, under=digest_bytes(b"other conditions")),
         key_of(tmp_path, recipe=Recipe(verify=VerifyPlan(seeds=3))),
-        key_of(tmp_path, limits=Limits(growth_calls=10)),
+        key_of(tmp_path, limits=RunnerLimits(growth_calls=10)),
         key_of(tmp_path, signature=replace(usual, outputs=(replace(output, name="y"),))),
         key_of(tmp_path, runner=runner),
         key_of(tmp_path, fit=replace(FIT, torch="2.16.0")),
     ]
-    monkeypatch.setattr(measured, "own_code", lambda: digest_bytes(b"a later Handoff"))
+    monkeypatch.setattr(measured, "digest_own_code", lambda: digest_bytes(b"a later Handoff"))
     keys.append(key_of(tmp_path))
     assert None not in keys
     assert len(set(keys)) == len(keys)
@@ -129,35 +135,35 @@ def test_code_that_nothing_tells_apart_has_no_key(tmp_path: Path) -> None:
     assert key_of(tmp_path, module="") is None, "there is no module.py"
     assert key_of(tmp_path, code="") is None
     assert key_of(tmp_path, under="") is None
-    keep(tmp_path / "kept", None, measured_now())
-    assert recall(tmp_path / "kept", None) is None
+    store_measurements(tmp_path / "kept", None, measured_now())
+    assert load_measurements(tmp_path / "kept", None) is None
     assert not (tmp_path / "kept").exists()
 
 
 def test_what_was_kept_is_found_again_under_its_key_alone(tmp_path: Path) -> None:
-    keep(tmp_path / "kept", KEY, measured_now())
-    found = recall(tmp_path / "kept", KEY)
+    store_measurements(tmp_path / "kept", KEY, measured_now())
+    found = load_measurements(tmp_path / "kept", KEY)
     assert found == measured_now()
     assert found.package.library == digest_bytes(b"library")
-    assert recall(tmp_path / "kept", OTHER) is None
+    assert load_measurements(tmp_path / "kept", OTHER) is None
 
 
 @pytest.mark.parametrize(("days", "is_found"), [(0, True), (29, True), (31, False), (-2, False)])
 def test_after_a_month_it_is_measured_again(days: int, is_found: bool, tmp_path: Path) -> None:
     then = (datetime.now(UTC) - timedelta(days=days)).isoformat(sep=" ", timespec="minutes")
-    of = TakenOver(digest_bytes(b"library"), then)
-    keep(tmp_path, KEY, replace(measured_now(), package=of))
-    assert (recall(tmp_path, KEY) is not None) is is_found
+    of = EarlierMeasurement(digest_bytes(b"library"), then)
+    store_measurements(tmp_path, KEY, replace(measured_now(), package=of))
+    assert (load_measurements(tmp_path, KEY) is not None) is is_found
 
 
 @pytest.mark.parametrize("lacking", ["replays", "openings", "rates", "growth", "trials"])
 def test_what_would_not_be_accepted_is_not_taken_over(lacking: str, tmp_path: Path) -> None:
     plain = to_plain(MECHANICS)
     plain[lacking] = None if lacking == "growth" else []
-    keep(tmp_path, KEY, measured_now(from_plain(Mechanics, plain)))
-    assert recall(tmp_path, KEY) is None
-    keep(tmp_path, KEY, replace(measured_now(), timings=()))
-    assert recall(tmp_path, KEY) is None
+    store_measurements(tmp_path, KEY, measured_now(from_plain(Mechanics, plain)))
+    assert load_measurements(tmp_path, KEY) is None
+    store_measurements(tmp_path, KEY, replace(measured_now(), timings=()))
+    assert load_measurements(tmp_path, KEY) is None
 
 
 @pytest.mark.parametrize(
@@ -165,16 +171,16 @@ def test_what_would_not_be_accepted_is_not_taken_over(lacking: str, tmp_path: Pa
     [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"timings": []}', b"yesterday", b"2026-11-23"],
 )
 def test_damage_counts_as_nothing_and_is_written_over(damage: bytes, tmp_path: Path) -> None:
-    keep(tmp_path, KEY, measured_now())
+    store_measurements(tmp_path, KEY, measured_now())
     (file,) = tmp_path.iterdir()
     if damage.startswith((b"y", b"2")):
         plain = to_plain(measured_now())
         plain["package"]["measured"] = damage.decode()
         damage = json.dumps(plain).encode()
     file.write_bytes(damage)
-    assert recall(tmp_path, KEY) is None
-    keep(tmp_path, KEY, measured_now())
-    assert recall(tmp_path, KEY)
+    assert load_measurements(tmp_path, KEY) is None
+    store_measurements(tmp_path, KEY, measured_now())
+    assert load_measurements(tmp_path, KEY)
 
 
 def test_what_was_not_used_for_longest_goes_first(
@@ -183,16 +189,16 @@ def test_what_was_not_used_for_longest_goes_first(
     monkeypatch.setattr(measured, "_MOST_ENTRIES", 2)
     keys = [digest_bytes(bytes([place])) for place in range(3)]
     for place, key in enumerate(keys[:2]):
-        keep(tmp_path, key, measured_now())
+        store_measurements(tmp_path, key, measured_now())
         os.utime(tmp_path / f"{key.hex}.json", (place, place))
-    assert recall(tmp_path, keys[0]), "it counts as used now"
-    keep(tmp_path, keys[2], measured_now())
-    assert recall(tmp_path, keys[1]) is None
-    assert recall(tmp_path, keys[0])
-    assert recall(tmp_path, keys[2])
+    assert load_measurements(tmp_path, keys[0]), "it counts as used now"
+    store_measurements(tmp_path, keys[2], measured_now())
+    assert load_measurements(tmp_path, keys[1]) is None
+    assert load_measurements(tmp_path, keys[0])
+    assert load_measurements(tmp_path, keys[2])
 
 
 def test_a_place_that_cant_be_written_to_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("a file")
-    keep(tmp_path / "kept", KEY, measured_now())
-    assert recall(tmp_path / "kept", KEY) is None
+    store_measurements(tmp_path / "kept", KEY, measured_now())
+    assert load_measurements(tmp_path / "kept", KEY) is None

@@ -11,7 +11,7 @@ import torch
 
 from handoff.tasks.optimize.programs import load_program
 from handoff.tasks.verify import step as verify
-from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.float64 import flatten_tensors
 from handoff.tasks.verify.loading import Tensors
 
 Package = Callable[[Tensors], Tensors]
@@ -26,7 +26,7 @@ def compile_program(program: Path) -> Package:
         if inputs[0].dtype is not torch.float32:
             raise RuntimeError("unmatched dtype")
         with torch.no_grad():
-            return flat_tensors(module(*inputs))
+            return flatten_tensors(module(*inputs))
 
     return package
 

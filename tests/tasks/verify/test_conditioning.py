@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from handoff.tasks.verify.conditioning import Conditioning, run_perturbed
-from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.float64 import flatten_tensors
 
 Model = Callable[..., object]
 
@@ -18,7 +18,7 @@ def moves(model: Model, *inputs: torch.Tensor, runs: int = 4) -> tuple[torch.Ten
     """Return how far each element of the first output moves, and that output."""
     torch.manual_seed(0)
     with torch.no_grad():
-        eager = flat_tensors(model(*[tensor.clone() for tensor in inputs]))
+        eager = flatten_tensors(model(*[tensor.clone() for tensor in inputs]))
     return Conditioning(model, inputs, eager, "case").moved(0, runs), eager[0]
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.artifacts.recipe.target import CudaTarget, compiling_for, parse_target
+from handoff.artifacts.recipe.target import CudaTarget, compile_variables, parse_target
 from handoff.tasks.compile import step as compiling
 from handoff.tasks.compile.machine.native_gpu import can_compile
 from handoff.tasks.compile.messages import CompileJob
@@ -45,7 +45,7 @@ def make_apart(job: Making) -> None:
     job.to.parent.mkdir(parents=True, exist_ok=True)
     record = job.to.with_suffix(".job.json")
     write_record(record, job)
-    environment = {**os.environ, **compiling_for(parse_target(job.target))}
+    environment = {**os.environ, **compile_variables(parse_target(job.target))}
     if job.contestant == CROSS:
         environment["CUDA_VISIBLE_DEVICES"] = ""
     run_apart("tests.studies.benchmarks.seeds.making", record, environment, LIMIT_S)

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.float64 import flatten_tensors
 from tests.studies.benchmarks.failures import told_of
 from tests.studies.benchmarks.seeds.asked import (
     Played,
@@ -50,13 +50,13 @@ def play(job: Playing) -> Played:
     """Open everybody, and call them in turns."""
     model, inputs = prepare(job)
     calls: dict[str, Call] = {EAGER: open_eager(model, inputs)}
-    want = flat_tensors(calls[EAGER](inputs))
+    want = flatten_tensors(calls[EAGER](inputs))
     apart, missing = {EAGER: 0.0}, {}
     for name, make in makers(job, model, inputs, want).items():
         job.opening.write_text(name, encoding="utf-8")
         try:
             call = make()
-            apart[name] = largest_difference(flat_tensors(call(inputs)), want)
+            apart[name] = largest_difference(flatten_tensors(call(inputs)), want)
         except Exception as failure:  # noqa: BLE001 - what can't be made is a result
             missing[name] = told_of(failure)
         else:

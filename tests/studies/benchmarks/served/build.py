@@ -31,8 +31,8 @@ from handoff.artifacts.recipe.target import (
     CpuTarget,
     Target,
     host_cpu_flags,
-    named_target,
     native_cpu_target,
+    require_target,
 )
 from handoff.artifacts.release.evidence import Candidate
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, TargetRecord
@@ -75,7 +75,7 @@ _LEVELS = {
 def target_of(precision: str) -> CpuTarget:
     """Return the level that this processor has for a precision; raise `ValueError` for none."""
     for slug in _LEVELS[precision]:
-        target = named_target(slug)
+        target = require_target(slug)
         if isinstance(target, CpuTarget) and target.cpu_flags <= host_cpu_flags():
             return target
     return native_cpu_target()

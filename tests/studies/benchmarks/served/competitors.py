@@ -38,8 +38,8 @@ from torch._inductor.cpu_vec_isa import VecISA
 
 from handoff.artifacts.release.manifest import MANIFEST_FILE
 from handoff.artifacts.serve.loader import load_unreleased
-from handoff.tasks.compile.patching import replaced
-from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.compile.patching import patch_attribute
+from handoff.tasks.verify.float64 import flatten_tensors
 
 # In a folder of its own, beside its weights.
 OPENVINO_FILE = "model.xml"
@@ -57,7 +57,7 @@ class Flat(nn.Module):
 
     def forward(self, *tensors: Tensor) -> Tensors:
         args, kwargs = self.call.bind(tensors)
-        return flat_tensors(self.module(*args, **kwargs))
+        return flatten_tensors(self.module(*args, **kwargs))
 
 
 class InBfloat16(nn.Module):
@@ -142,7 +142,7 @@ def open_aoti(path: Path) -> Call:
     """Return the package as torch's own loader gives it."""
     # Torch compiles test programs for this machine's vector instructions, whose name it then only
     # compares for a warning: seconds.
-    with replaced(VecISA, "check_build", lambda *_: True):
+    with patch_attribute(VecISA, "check_build", lambda *_: True):
         loaded = torch._inductor.aoti_load_package(str(path.absolute()))
     return lambda given: loaded(*given)
 

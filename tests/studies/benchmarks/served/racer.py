@@ -20,7 +20,7 @@ import psutil
 import torch
 
 from handoff.tasks.verify.elements import root_mean_square
-from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.float64 import flatten_tensors
 from tests.studies.benchmarks.failures import NotMadeError, told_of
 from tests.studies.benchmarks.served.competitors import (
     COMPETITORS,
@@ -167,7 +167,7 @@ def _serve(far: Connection, name: str, competitor: str, path: Path | None, case:
     with torch.no_grad():
         try:
             call = _open(name, competitor, path, inputs)
-            error = difference(flat_tensors(call()), want)
+            error = difference(flatten_tensors(call()), want)
             timed = TimedCall(call)
         except Exception as failure:  # noqa: BLE001 - what can't be made is a result
             far.send(told_of(failure))

@@ -19,7 +19,7 @@ import psutil
 
 from handoff.artifacts.host import Stores
 from handoff.infra.engine.environments import STACK_MARK
-from handoff.infra.prefect.orphans import marked
+from handoff.infra.prefect.orphans import find_marked
 from handoff.infra.stack import postgres
 from handoff.infra.stack.layout import StackLayout
 from handoff.infra.stack.supervision import Supervision
@@ -177,7 +177,7 @@ class ServedStack:
         """End everything at once, as a machine does that is switched off."""
         tree = self.tree()
         tree[0].suspend()
-        others = [*marked(STACK_MARK, str(self.home)), postgres.main_process(self.place)]
+        others = [*find_marked(STACK_MARK, str(self.home)), postgres.main_process(self.place)]
         everything = {*(one.pid for one in [*tree, *self.tree()]), *others} - {0}
         for process in everything:
             with suppress(ProcessLookupError):

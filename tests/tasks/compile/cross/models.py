@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from handoff.tasks.compile.cross.toolkit import why_not_here
+from handoff.tasks.compile.cross.toolkit import why_unsupported
 from handoff.tasks.deliver.capture.tracer import trace_for_inference
 
 # Where another torch is installed, the refusal is all that can be tested.
 needs_known_torch = pytest.mark.skipif(
-    why_not_here() is not None, reason=f"can't cross-compile with {why_not_here()}"
+    why_unsupported() is not None, reason=f"can't cross-compile with {why_unsupported()}"
 )
 
 

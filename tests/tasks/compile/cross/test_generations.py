@@ -15,7 +15,7 @@ import pytest
 
 from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
 from handoff.artifacts.machine.gpu import KIB, PROFILES
-from handoff.artifacts.recipe.target import CudaTarget, named_target
+from handoff.artifacts.recipe.target import CudaTarget, require_target
 from handoff.tasks.compile.cross import fatbinary, toolkit
 from handoff.tasks.compile.cross.assembling import Assembler, assemble, require_room
 from handoff.tasks.compile.cross.build import CrossBuildResult, compile_for, require_kernels_for
@@ -32,7 +32,7 @@ pytestmark = [
         reason="NVIDIA's fatbinary is not installed, or this torch needs nvcc",
     ),
 ]
-TARGET = named_target("cuda-sm80+sm90")
+TARGET = require_target("cuda-sm80+sm90")
 assert isinstance(TARGET, CudaTarget)
 A100, H100 = TARGET.profiles
 

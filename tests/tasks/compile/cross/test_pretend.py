@@ -48,9 +48,9 @@ def test_every_patch_belongs_to_what_is_compared(monkeypatch: pytest.MonkeyPatch
 
     def recorded(owner: object, name: str, value: object) -> AbstractContextManager[None]:
         owners.append(owner)
-        return patching.replaced(owner, name, value)
+        return patching.patch_attribute(owner, name, value)
 
-    monkeypatch.setattr(pretend, "replaced", recorded)
+    monkeypatch.setattr(pretend, "patch_attribute", recorded)
     with pretend_gpu(PROFILES["sm_90"]):
         assert len(owners) > 20
     compared = [find(name) for name in OWNERS]

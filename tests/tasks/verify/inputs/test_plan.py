@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.tasks.verify.inputs.plan import draw_inputs, eight_bit_cases, plan_cases, special_cases
-from handoff.tasks.verify.inputs.special import Values, insert_special_values
+from handoff.tasks.verify.inputs.special import ValueKind, insert_special_values
 
 
 def signature(**dimensions: Dimension) -> ModelSignature:
@@ -171,7 +171,7 @@ def test_some_rows_hold_several_special_values_and_some_one(shape: tuple[int, ..
     spec = TensorSpec("x", "float32", shape)
     axis = 1 if shape[0] == 2 else 0
     drawn = torch.zeros(shape)
-    kinds: tuple[Values, ...] = ("nan in turns", "infinite in turns")
+    kinds: tuple[ValueKind, ...] = ("nan in turns", "infinite in turns")
     rows = {
         kind: insert_special_values(kind, spec, drawn).movedim(axis, 0).flatten(1) for kind in kinds
     }
@@ -186,7 +186,7 @@ def test_some_rows_hold_several_special_values_and_some_one(shape: tuple[int, ..
 
 
 def test_a_vector_and_a_number_may_be_special_in_turns() -> None:
-    kinds: tuple[Values, ...] = ("nan in turns", "infinite in turns", "large in turns")
+    kinds: tuple[ValueKind, ...] = ("nan in turns", "infinite in turns", "large in turns")
     for shape in ((9,), (1,), ()):
         for values in kinds:
             put = insert_special_values(

@@ -19,9 +19,9 @@ from handoff.tasks.compile.cross.build import inductor_options
 from handoff.tasks.compile.cross.pretend import pretend_gpu
 from handoff.tasks.compile.cross.retarget import Weights, retarget
 from handoff.tasks.compile.messages import KernelSource
-from handoff.tasks.compile.patching import replaced
+from handoff.tasks.compile.patching import patch_attribute
 from handoff.tasks.optimize.programs import save_program
-from handoff.tasks.verify.float64 import flat_tensors, lifted_inputs, run_in_float64
+from handoff.tasks.verify.float64 import flatten_tensors, lift_inputs, run_in_float64
 from handoff.tasks.verify.interpret.messages import InterpretJob, InterpretResult
 from handoff.tasks.verify.reference import ReferenceCase, save_cases
 
@@ -83,7 +83,7 @@ def compiled_sources(program: ExportedProgram, slug: str = SLUG) -> tuple[Kernel
     weights = Weights(program, retargeted)
     with (
         torch.no_grad(), pretend_gpu(target.profile, weights=weights) as kernels,
-        replaced(AotCodeCompiler, "compile", staticmethod(stop)),
+        patch_attribute(AotCodeCompiler, "compile", staticmethod(stop)),
     ):  # fmt: skip
         options = inductor_options({}, ptx=False)
         try:
@@ -99,8 +99,8 @@ def compiled_sources(program: ExportedProgram, slug: str = SLUG) -> tuple[Kernel
 
 def _case(program: ExportedProgram, inputs: tuple[Tensor, ...]) -> ReferenceCase:
     with torch.no_grad():
-        eager = flat_tensors(program.module()(*inputs))
-    exact, _ = run_in_float64(program.graph_module, lifted_inputs(program, inputs))
+        eager = flatten_tensors(program.module()(*inputs))
+    exact, _ = run_in_float64(program.graph_module, lift_inputs(program, inputs))
     return ReferenceCase(f"batch={inputs[0].shape[0]} seed=0", inputs, eager, exact)
 
 

@@ -15,7 +15,7 @@ from handoff.tasks.verify.metric.measuring import (
     drop_of_auc,
     drop_of_errors,
     drop_of_shares,
-    find_too_few,
+    find_sample_shortage,
     measure_metric,
 )
 from handoff.tasks.verify.metric.samples import NotComputable
@@ -156,7 +156,7 @@ def test_samples_that_are_too_few_for_any_package_are_told_by_their_labels_alone
     rule = MetricRule(most)
 
     def look(count: int) -> SampleShortage | None:
-        return find_too_few(Metric("top-1"), rule, torch.zeros(count).split(50))
+        return find_sample_shortage(Metric("top-1"), rule, torch.zeros(count).split(50))
 
     # From none to more than enough: shown as the verdict on an unchanged package has it.
     for count in range(1, 1200, 7):
@@ -167,18 +167,21 @@ def test_samples_that_are_too_few_for_any_package_are_told_by_their_labels_alone
 
 
 def test_samples_that_no_number_makes_enough_are_told_as_such() -> None:
-    none_would = find_too_few(Metric("top-5"), MetricRule(0.0), [torch.zeros(5000)])
+    none_would = find_sample_shortage(Metric("top-5"), MetricRule(0.0), [torch.zeros(5000)])
     assert none_would == SampleShortage(5000, 0)
 
 
 def test_of_an_area_it_is_the_rarer_label_that_counts() -> None:
     rare = torch.arange(1000) % 100 == 0
-    few = find_too_few(Metric("auc"), MetricRule(0.01), rare.long().split(300))
+    few = find_sample_shortage(Metric("auc"), MetricRule(0.01), rare.long().split(300))
     assert few == SampleShortage(10, 30)
-    assert find_too_few(Metric("auc"), MetricRule(0.01), [(torch.arange(100) % 3 == 0)]) is None
-    assert find_too_few(Metric("rmse"), MetricRule(0.01), [torch.zeros(29, 1)]) == SampleShortage(
-        29, 30
+    assert (
+        find_sample_shortage(Metric("auc"), MetricRule(0.01), [(torch.arange(100) % 3 == 0)])
+        is None
     )
+    assert find_sample_shortage(
+        Metric("rmse"), MetricRule(0.01), [torch.zeros(29, 1)]
+    ) == SampleShortage(29, 30)
 
 
 def test_where_the_drop_is_what_is_agreed_no_number_is_promised() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from handoff.artifacts.delivery.metric import IGNORED, Metric
 from handoff.tasks.verify.metric.samples import (
-    OWN_METRICS,
+    EXTENSION_METRICS,
     NotComputable,
     sample_values,
     scores_of,
@@ -118,13 +118,13 @@ def test_an_extensions_metric_gives_a_number_a_row(monkeypatch: pytest.MonkeyPat
     def same(output: Tensor, labels: Tensor) -> Tensor:
         return (output.argmax(1) == labels).float()
 
-    monkeypatch.setitem(OWN_METRICS, "ours", same)
+    monkeypatch.setitem(EXTENSION_METRICS, "ours", same)
     values = sample_values(Metric("own:ours"), LOGITS, LABELS)
     assert values.mean() == sample_values(Metric("top-1"), LOGITS, LABELS).mean()
-    monkeypatch.setitem(OWN_METRICS, "ours", lambda output, _: output.argmax(1) * 2.0)
+    monkeypatch.setitem(EXTENSION_METRICS, "ours", lambda output, _: output.argmax(1) * 2.0)
     with pytest.raises(NotComputable, match="numbers from 0 to 1"):
         sample_values(Metric("own:ours"), LOGITS, LABELS)
-    monkeypatch.setitem(OWN_METRICS, "ours", lambda output, _: output)
+    monkeypatch.setitem(EXTENSION_METRICS, "ours", lambda output, _: output)
     with pytest.raises(NotComputable, match="one number a row"):
         sample_values(Metric("own:ours"), LOGITS, LABELS)
 

@@ -13,19 +13,19 @@ from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
 from handoff.artifacts.recipe.fit import Fit, base_version
 from handoff.artifacts.recipe.recipe import OtherTorch
 from handoff.artifacts.release.manifest import TargetRecord
-from handoff.tasks.registry.target_record import check_of, with_torches
+from handoff.tasks.registry.target_record import torch_check, with_torches
 from handoff.tasks.release.jobs import names_in_order
 from handoff.tasks.verify import step as verify
 from handoff.tasks.verify.messages import VerifyJob
 from handoff.tasks.verify.torch_versions import environments
 from handoff.tasks.verify.torch_versions.client import open_in_other_torch
-from handoff.tasks.verify.torch_versions.messages import MakeTorchJob, OtherTorchHere
+from handoff.tasks.verify.torch_versions.messages import MakeTorchJob, TorchEnvironment
 from tests.tasks.built_release import BuiltRelease
 
-HERE = OtherTorchHere(base_version(torch.__version__), Path(sys.executable))
+HERE = TorchEnvironment(base_version(torch.__version__), Path(sys.executable))
 
 
-def job_of(built: BuiltRelease, other: OtherTorchHere) -> VerifyJob:
+def job_of(built: BuiltRelease, other: TorchEnvironment) -> VerifyJob:
     manifest = built.manifest
     names = tuple(spec.name for spec in manifest.signature.outputs)
     return VerifyJob(
@@ -44,7 +44,7 @@ def test_a_package_fits_the_torch_where_it_was_right_and_no_other() -> None:
     fit = Fit((), "2.15.0+cpu")
     record = TargetRecord("cpu-avx2", accepted=True, reasons=(), files=(), fit=fit)
     refused = BlessingRefused("it", expected="answers", got="undefined symbol", remedy="None")
-    wrong = check_of("2.13.0", refused)
+    wrong = torch_check("2.13.0", refused)
     right = replace(wrong, version="2.14.1", is_right=True, comparisons=3, why="")
     checked = with_torches(record, (right, wrong))
     assert checked.fit is not None
