@@ -99,9 +99,9 @@ def deliver(
     created = origin.created or datetime.now(UTC).isoformat(timespec="seconds")
     return write_delivery(
         module, example_inputs, absolute_path(Path(folder)), name=name,
-        example_kwargs=example_kwargs, dynamic=dynamic, dimensions=dimensions, ranges=ranges, batch_invariant=batch_invariant,
-        lineage=replace(origin, created=created), calibration=calibration, evaluation=evaluation,
-        metric=metric,
+        example_kwargs=example_kwargs, dynamic=dynamic, dimensions=dimensions, ranges=ranges,
+        batch_invariant=batch_invariant, lineage=replace(origin, created=created),
+        calibration=calibration, evaluation=evaluation, metric=metric,
     )  # fmt: skip
 
 

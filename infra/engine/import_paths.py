@@ -80,8 +80,8 @@ def search_path_for_children() -> tuple[str, ...]:
     if not folders:
         with suppress(FileNotFoundError):  # it was removed
             folders.append(os.getcwd())  # noqa: PTH109
-    import_folders = (os.path.abspath(folder) for folder in sys.path if folder)  # noqa: PTH100
-    return tuple(dict.fromkeys([*folders, *import_folders]))
+    others = (os.path.abspath(folder) for folder in sys.path if folder)  # noqa: PTH100
+    return tuple(dict.fromkeys([*folders, *others]))
 
 
 def set_user_search_path(folders: Sequence[str]) -> None:

@@ -56,8 +56,8 @@ def enable_input_checks(program: ExportedProgram) -> Iterator[list[AssumedRange]
     assumed: list[AssumedRange] = []
 
     def compile_checked(graph: Any, code: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        checked, restrict_to_multiples = enable_checks(code, declared)
-        assumed.extend(restrict_to_multiples)
+        checked, narrowed = enable_checks(code, declared)
+        assumed.extend(narrowed)
         return original(graph, checked, *args, **kwargs)
 
     with patch_attribute(AotCodeCompiler, "compile", staticmethod(compile_checked)):

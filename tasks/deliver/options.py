@@ -122,14 +122,8 @@ def require_limits(dimensions: Mapping[str, object], used: Sequence[str]) -> Non
 def _require_multiples(name: str, least: int, most: int, number: int) -> None:
     if number >= 1 and least % number == most % number == 0:
         return
-    restrict_to_multiples = (
-        Dimension(least, most).restrict_to_multiples(number) if number >= 1 else None
-    )
-    suggestion = (
-        (restrict_to_multiples.min, restrict_to_multiples.max, number)
-        if restrict_to_multiples
-        else (least, most)
-    )
+    multiples = Dimension(least, most).restrict_to_multiples(number) if number >= 1 else None
+    suggestion = (multiples.min, multiples.max, number) if multiples else (least, most)
     raise _refuse(
         f"dimensions[{name!r}] is no range of multiples",
         "(SMALLEST, LARGEST, MULTIPLE), of which the last divides the others",

@@ -191,9 +191,9 @@ def _suggest_multiples(error: Exception, signature: ModelSignature) -> str:
     declared = []
     for name, number in re.findall(r"^\s*(\w+) = (\d+)\*_\w+\s*$", str(error), re.MULTILINE):
         limits = signature.dimensions.get(name)
-        restrict_to_multiples = limits.restrict_to_multiples(int(number)) if limits else None
-        if restrict_to_multiples is not None:
-            declared.append(f"'{name}': {format_dimension(restrict_to_multiples)}")
+        multiples = limits.restrict_to_multiples(int(number)) if limits else None
+        if multiples is not None:
+            declared.append(f"'{name}': {format_dimension(multiples)}")
     if not declared:
         return ""
     return (

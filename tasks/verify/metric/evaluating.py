@@ -62,14 +62,14 @@ def evaluate(
     assert contract.metric is not None
     samples = read_evaluation(staging, contract)
     by_eager = torch.load(eager, weights_only=True, mmap=True)
-    metric_output_index: list[tuple[int, str]] = []
+    covered: list[tuple[int, str]] = []
 
     def pairs() -> Iterator[Pair]:
         for batch, want in zip(samples, by_eager, strict=True):
             outputs = package(clone_inputs(batch.inputs))
             place = contract.metric_output_index(len(outputs))
             assert place is not None
-            metric_output_index.append((place, contract.structure.names_of(len(outputs))[place]))
+            covered.append((place, contract.structure.names_of(len(outputs))[place]))
             yield want, outputs[place], batch.labels
 
     data = digest_file(staging / EVALUATION_FILE)
@@ -78,7 +78,7 @@ def evaluate(
         measured = measure_metric(contract.metric, "", recipe.metric, data, pairs())
     except NotComputable as error:
         raise _metric_failure(contract.metric.name, error) from error
-    place, name = metric_output_index[0]
+    place, name = covered[0]
     return replace(measured, place=place, output=name)
 
 

@@ -78,8 +78,8 @@ def test_a_release_is_made_by_what_judges_it_and_not_by_what_draws_it() -> None:
     rooms = {"/".join(name.split("/")[:2]) for name in shaping}
     assert not rooms & {"tasks/report", "tasks/nightly", "tasks/propose", "artifacts/mlflow"}
     for row in ROWS:
-        module_path = Path(root, "tasks", *row.module_path.split("."))
-        assert module_path.is_dir() or module_path.with_suffix(".py").is_file(), row.name
+        module = Path(root, "tasks", *row.module_path.split("."))
+        assert module.is_dir() or module.with_suffix(".py").is_file(), row.name
 
 
 @pytest.mark.parametrize(("target", "is_another"), [("cuda-sm90", True), ("cpu-avx2", False)])

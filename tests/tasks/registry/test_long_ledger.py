@@ -71,10 +71,10 @@ def test_the_ledger_is_read_backwards_as_far_as_is_asked_for(
 ) -> None:
     newest = long.releases.require_head("toy").entry.sequence
     asked.clear()
-    entries_newest_first = long.releases.entries_newest_first("toy")
-    assert next(entries_newest_first).sequence == newest
+    entries = long.releases.entries_newest_first("toy")
+    assert next(entries).sequence == newest
     assert asked["read"] == 1
-    assert [entry.sequence for entry in entries_newest_first] == list(range(newest - 1, 0, -1))
+    assert [entry.sequence for entry in entries] == list(range(newest - 1, 0, -1))
 
 
 def test_an_entry_that_went_missing_at_the_end_is_noticed(long: SomeRegistry) -> None:
