@@ -208,7 +208,7 @@ reference: ready
 	$(BIN)/python -m handoff.infra.documenting.recipe_reference docs/recipe-reference.md
 	$(BIN)/python -m handoff.infra.documenting.folders docs/how-it-works.md
 	$(BIN)/python -m handoff.infra.documenting.findings docs/training.md
-	$(BIN)/python -m handoff.infra.documenting.words docs/glossary.md
+	$(BIN)/python -m handoff.infra.documenting.glossary docs/glossary.md
 
 $(DOCS)/.ready: docs/requirements.lock
 	$(call over_product,$(DOCS),docs/requirements.lock)

@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime
 from typing import Literal, get_args
 
 from handoff.artifacts.errors import StoreFailed
-from handoff.artifacts.files.strict import parse_json
+from handoff.artifacts.files.strict_parsing import parse_json
 from handoff.artifacts.record import (
     RecordInvalid,
     added_field,

@@ -6,7 +6,7 @@ import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
-from handoff.artifacts.isolated import own_package, own_root
+from handoff.artifacts.isolation import own_package, own_root
 
 _LIMIT_S = 10.0
 

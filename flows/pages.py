@@ -28,7 +28,7 @@ from handoff.artifacts.errors import (
 )
 from handoff.artifacts.host import HostSettings
 from handoff.artifacts.mlflow.description import describe_taken_over, targets_table
-from handoff.artifacts.mlflow.own_runs import Refusal, format_refusal
+from handoff.artifacts.mlflow.standalone_runs import Refusal, format_refusal
 from handoff.artifacts.mlflow.tags import run_title
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, read_manifest
 from handoff.flows.parameters import ReleaseParameters

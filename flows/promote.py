@@ -14,7 +14,7 @@ from handoff.flows.host import host_settings
 from handoff.flows.parameters import PromoteParameters
 from handoff.flows.rescheduling import reschedule_machine_faults
 from handoff.tasks.registry import transitions
-from handoff.tasks.registry.appending import AppendResult
+from handoff.tasks.registry.append import AppendResult
 from handoff.tasks.registry.changes import Author
 
 

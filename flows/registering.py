@@ -16,7 +16,7 @@ from handoff.artifacts.release.manifest import Manifest
 from handoff.flows.pages import own_page, show_released
 from handoff.flows.parameters import ReleaseParameters
 from handoff.flows.steps import append, catalogue, upload
-from handoff.tasks.registry.appending import AppendResult, Change, raise_as_not_shown
+from handoff.tasks.registry.append import AppendResult, Change, raise_as_not_shown
 from handoff.tasks.registry.changes import ReleaseRequest
 from handoff.tasks.registry.messages import CatalogueJob, LookUpResult, UploadJob
 from handoff.tasks.release.processes import Processes

@@ -16,7 +16,7 @@ from handoff.flows.pages import report_refusals
 from handoff.flows.parameters import Attempt, ReleaseParameters
 from handoff.flows.releasing import build_workspace, fetch_delivery, make_release, plan_release
 from handoff.flows.rescheduling import reschedule_machine_faults
-from handoff.flows.target.elsewhere import RemoteTargets, find_routes
+from handoff.flows.target.remote_targets import RemoteTargets, find_routes
 from handoff.tasks.release.processes import Processes
 
 

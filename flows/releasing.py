@@ -26,7 +26,7 @@ from handoff.flows.steps import (
     optimize,
     take_in,
 )
-from handoff.flows.target.elsewhere import RemoteTargets, collect_targets, send_targets
+from handoff.flows.target.remote_targets import RemoteTargets, collect_targets, send_targets
 from handoff.flows.target.targets import build
 from handoff.infra.engine.child import StepProcess
 from handoff.infra.engine.workspaces import keep_workspace, open_workspace, remove_workspace

@@ -24,8 +24,8 @@ from handoff.tasks.compile.messages import CompileJob, CompileResult
 from handoff.tasks.conformance.messages import SignTableJob
 from handoff.tasks.conformance.running import Plan, ProgressCallback, make_table
 from handoff.tasks.localize.messages import LocalizeJob, LocalizeResult
-from handoff.tasks.registry.appending import AppendResult, Change
-from handoff.tasks.registry.appending import append as append_change
+from handoff.tasks.registry.append import AppendResult, Change
+from handoff.tasks.registry.append import append as append_change
 from handoff.tasks.release.jobs import Jobs
 from handoff.tasks.steps import Step
 

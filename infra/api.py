@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.delivery.metric import Metric
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.recipe.fit import installed_torch
+from handoff.artifacts.recipe.compatibility import installed_torch
 from handoff.artifacts.recipe.reading import read_recipe
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.release.evidence import Finding

@@ -231,7 +231,7 @@ READ_TABLES = Step(
     600,
 )
 KNOWN_WRONG = Step(
-    "known wrong", "conformance.known:known_wrong", conformance.KnownWrongJob,
+    "known wrong", "conformance.known_faults:known_wrong", conformance.KnownWrongJob,
     conformance.KnownWrong, 600, shapes_release=True,
     does="what this compiler is known to get wrong",
 )  # fmt: skip

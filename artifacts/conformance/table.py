@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import StoreFailed
-from handoff.artifacts.files.strict import parse_json
+from handoff.artifacts.files.strict_parsing import parse_json
 from handoff.artifacts.record import RecordInvalid, added_field, from_plain, to_plain
 
 SCHEMA = 1

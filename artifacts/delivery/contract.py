@@ -26,7 +26,7 @@ from handoff.artifacts.delivery.metric import Metric
 from handoff.artifacts.delivery.result import ResultForm, parse_result
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.errors import DeliveryUnreadable, parse_message
-from handoff.artifacts.files.strict import parse_toml
+from handoff.artifacts.files.strict_parsing import parse_toml
 from handoff.artifacts.printable import one_line
 from handoff.artifacts.record import RecordInvalid, added_field, from_plain, to_plain
 

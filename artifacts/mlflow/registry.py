@@ -29,7 +29,8 @@ from handoff.artifacts.mlflow.logged_release import (
     Upload,
     listed_packages,
 )
-from handoff.artifacts.mlflow.own_runs import (
+from handoff.artifacts.mlflow.session import Session, open_session
+from handoff.artifacts.mlflow.standalone_runs import (
     Note,
     Refusal,
     StandaloneRun,
@@ -38,7 +39,6 @@ from handoff.artifacts.mlflow.own_runs import (
     run_of_refusal,
     run_of_table,
 )
-from handoff.artifacts.mlflow.session import Session, open_session
 from handoff.artifacts.mlflow.tags import run_tags
 from handoff.artifacts.mlflow.versions import REPORTS, ListedVersions, Listing, NewVersion
 from handoff.artifacts.night import Night
@@ -151,7 +151,7 @@ class Catalogue:
         self._patience_s = patience_s
         self._order_wait_s = order_wait_s
 
-    def listed(self, model: str) -> dict[int, Listing]:
+    def list_versions(self, model: str) -> dict[int, Listing]:
         """Return what is listed of a model, by the releases' own version numbers.
 
         Of two MLflow versions for one release the older one counts. Raises `ValueError` for what
@@ -228,7 +228,7 @@ class Catalogue:
             log.sweep(release, keep_run=listing.run_id)
             return listing
 
-    def lacking(
+    def missing_files(
         self, manifest: Manifest, release: Digest, evidence: Collection[str]
     ) -> tuple[str, ...]:
         """Return the files of a listed release that MLflow shows and doesn't have any more.
@@ -262,7 +262,7 @@ class Catalogue:
                 )  # fmt: skip
                 log.upload_again(logged, upload)
 
-    def point(
+    def set_aliases(
         self,
         model: str,
         aliases: Mapping[str, int],

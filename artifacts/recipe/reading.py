@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from handoff.artifacts.errors import UsageProblem, did_you_mean, parse_message
-from handoff.artifacts.files.strict import parse_toml
+from handoff.artifacts.files.strict_parsing import parse_toml
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.record import RecordInvalid, from_plain
 

@@ -13,7 +13,7 @@ from handoff.artifacts.machine.gpu import (
     GpuProfile,
     host_gpu_capabilities,
 )
-from handoff.artifacts.recipe.generations import (
+from handoff.artifacts.recipe.gpu_generations import (
     common_profile,
     cuda_slug,
     matching_member,

@@ -53,7 +53,7 @@ def publish(releases: Releases, model: str) -> LedgerHead | None:
 
 
 def _publish_version(releases: Releases, model: str, version: int) -> None:
-    entry = releases.released(model, version)
+    entry = releases.release_entry(model, version)
     release = releases.read(model, entry.pointer)
     sums = "".join(f"{d.hex}  {path}\n" for path, d in sorted(release.claim.files.items()))
     copies = {

@@ -21,7 +21,7 @@ from handoff.artifacts.delivery.contract import require_model_name
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import PackageRefused
 from handoff.artifacts.files.locks import lock_folder
-from handoff.artifacts.files.strict import parse_json
+from handoff.artifacts.files.strict_parsing import parse_json
 from handoff.artifacts.files.writing import write_atomically
 from handoff.artifacts.record import RecordInvalid, added_field, from_plain, to_plain
 from handoff.artifacts.release.signing import STATEMENT_TYPE, Trust, open_envelope

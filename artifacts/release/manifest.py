@@ -18,9 +18,9 @@ from handoff.artifacts.delivery.metric import MeasuredMetric
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import PackageRefused
-from handoff.artifacts.files.strict import parse_json
-from handoff.artifacts.recipe.fit import Fit
-from handoff.artifacts.recipe.generations import format_capabilities
+from handoff.artifacts.files.strict_parsing import parse_json
+from handoff.artifacts.recipe.compatibility import Fit
+from handoff.artifacts.recipe.gpu_generations import format_capabilities
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.tolerance import (
     Deviation,

@@ -104,9 +104,9 @@ class Releases:
         """
         missing = self.missing()
         if missing and not self.models():
-            raise self.gone(missing)
+            raise self.missing_ledgers_error(missing)
 
-    def gone(self, missing: Sequence[str]) -> StoreUnreachable:
+    def missing_ledgers_error(self, missing: Sequence[str]) -> StoreUnreachable:
         """Return the refusal to work on a store that lacks the ledgers of these models."""
         there = len(self.models())
         more = (
@@ -143,7 +143,7 @@ class Releases:
         """Return the newest entry; raise `RegistryFailed` where nothing was released."""
         head = self.head(model)
         if head is None:
-            raise self.unknown(model, None)
+            raise self.not_registered_error(model, None)
         return head
 
     def entries(self, model: str) -> tuple[LedgerEntry, ...]:
@@ -197,7 +197,7 @@ class Releases:
         kept = head.kept
         version = reference or max(kept, default=head.newest)
         if version > head.newest:
-            raise self.unknown(model, reference)
+            raise self.not_registered_error(model, reference)
         if version not in kept:
             raise RegistryFailed(
                 f"{model} version {version} was retired",
@@ -205,7 +205,7 @@ class Releases:
                 got="one whose packages may be gone",
                 remedy=f"Name another one; 'handoff history {model}' tells who retired it",
             )
-        return self.released(model, version).pointer
+        return self.release_entry(model, version).pointer
 
     def choose(self, model: str, reference: str | int | None) -> tuple[Pointer, str]:
         """Return what `find` returns; of a name alone what is in production, else the newest kept.
@@ -230,17 +230,17 @@ class Releases:
     def _find_version(self, model: str, record: str) -> int:
         """Return the version whose record's digest begins with `record`."""
         if not _RECORD.fullmatch(record):
-            raise self.unknown(model, record)
+            raise self.not_registered_error(model, record)
         versions = {
             entry.version
             for entry in self.entries_newest_first(model)
             if entry.action == "release" and entry.manifest.hex.startswith(record)
         }
         if len(versions) != 1:
-            raise self.unknown(model, record)
+            raise self.not_registered_error(model, record)
         return versions.pop()
 
-    def released(self, model: str, version: int) -> LedgerEntry:
+    def release_entry(self, model: str, version: int) -> LedgerEntry:
         """Return the ledger's entry that released a version."""
         data = self.store.read(version_key(model, version, ENTRY_FILE), ENVELOPE_LIMIT_BYTES)
         # Where the copy isn't written yet, or is another's, the ledger itself says it.
@@ -250,7 +250,7 @@ class Releases:
         for earlier in self.entries_newest_first(model):
             if (earlier.action, earlier.version) == ("release", version):
                 return earlier
-        raise self.unknown(model, version)
+        raise self.not_registered_error(model, version)
 
     def read(self, model: str, pointer: Pointer) -> SignedRelease:
         """Return the version that `pointer` stands for, with signature and record verified."""
@@ -287,7 +287,7 @@ class Releases:
         for parts in (*self.parts(claim).values(), *self.delivery_parts(claim).values()):
             yield from (part.digest for part in parts)
 
-    def is_whole(self, model: str, pointer: Pointer) -> bool:
+    def is_complete(self, model: str, pointer: Pointer) -> bool:
         """Return whether every object of a version is in the store, its kept delivery among them.
 
         One whose delivery is lost is not: who brings that delivery for a release uploads it then,
@@ -305,7 +305,7 @@ class Releases:
         """Return the address of a version's report."""
         return f"{self.store.location}/{version_key(model, version, REPORT_FILE)}"
 
-    def made_from(self, model: str, fingerprint: Digest) -> Pointer | None:
+    def find_by_fingerprint(self, model: str, fingerprint: Digest) -> Pointer | None:
         """Return the version that was made from what `fingerprint` stands for, if one is kept.
 
         It goes by the copies, so that these have to be published before.
@@ -319,7 +319,7 @@ class Releases:
         version = int(hint)
         if version > head.entry.newest or version in head.entry.retired:
             return None
-        entry = self.released(model, version)
+        entry = self.release_entry(model, version)
         return entry.pointer if entry.fingerprint == fingerprint else None
 
     def commit(self, envelope: bytes, model: str, sequence: int) -> bool:
@@ -331,7 +331,7 @@ class Releases:
         open_entry(envelope, self.trust, model, sequence)
         return self.store.create(ledger_key(model, sequence), envelope)
 
-    def unknown(self, model: str, reference: str | int | None) -> RegistryFailed:
+    def not_registered_error(self, model: str, reference: str | int | None) -> RegistryFailed:
         """Return the refusal for what was never released, with what there is."""
         models = self.models()
         head = self.head(model) if model in models else None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from handoff.artifacts.errors import EnvironmentLacking, KeyUnusable, PackageRefused
 from handoff.artifacts.files.locks import lock_folder
-from handoff.artifacts.files.strict import parse_json
+from handoff.artifacts.files.strict_parsing import parse_json
 from handoff.artifacts.files.writing import write_atomically
 from handoff.artifacts.printable import one_line
 

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from handoff.artifacts.errors import PackageRefused
-from handoff.artifacts.files.strict import parse_json
+from handoff.artifacts.files.strict_parsing import parse_json
 from handoff.artifacts.files.writing import scratch_folder
 
 EXTERN_KERNELS_FILE = "model.json"

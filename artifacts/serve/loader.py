@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.errors import EnvironmentLacking, PackageRefused, UsageProblem, first_line
-from handoff.artifacts.recipe.fit import Fit, best_of
+from handoff.artifacts.recipe.compatibility import Fit, best_of
 from handoff.artifacts.release.manifest import Manifest, PackageFile, TargetRecord, read_manifest
 from handoff.artifacts.release.package import read_release
 from handoff.artifacts.release.signing import Trust, read_trust
@@ -56,7 +56,7 @@ from handoff.artifacts.serve.archive import (
     require_known_operators,
 )
 from handoff.artifacts.serve.checked_inputs import InputChecks
-from handoff.artifacts.serve.known_code import open_known_code, register_library
+from handoff.artifacts.serve.code_reuse import open_known_code, register_library
 from handoff.artifacts.serve.sealing import check_file, keep_sealed, seal_file
 
 if TYPE_CHECKING:

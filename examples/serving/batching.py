@@ -39,12 +39,12 @@ def answer(model: LoadedModel, requests: Sequence[Tensors]) -> list[Answer | Exc
     """
     answers: dict[int, Answer | Exception] = {}
     for places in _groups(model, requests):
-        told: Sequence[Answer | Exception] | Exception
-        told = _call(model, [requests[place] for place in places])
-        if isinstance(told, Exception):
+        results: Sequence[Answer | Exception] | Exception
+        results = _call(model, [requests[place] for place in places])
+        if isinstance(results, Exception):
             alone = [_call(model, [requests[place]]) for place in places]
-            told = [one if isinstance(one, Exception) else one[0] for one in alone]
-        answers.update(zip(places, told, strict=True))
+            results = [one if isinstance(one, Exception) else one[0] for one in alone]
+        answers.update(zip(places, results, strict=True))
     return [answers[place] for place in range(len(requests))]
 
 
@@ -136,10 +136,10 @@ class Batcher:
 
     def _answer(self, batch: list[tuple[Tensors, Future[Answer]]]) -> None:
         try:
-            told = answer(self._model(), [inputs for inputs, _ in batch])
+            results = answer(self._model(), [inputs for inputs, _ in batch])
         except Exception as error:  # noqa: BLE001 - each who asked is told of it
-            told = [error] * len(batch)
-        for (_, future), one in zip(batch, told, strict=True):
+            results = [error] * len(batch)
+        for (_, future), one in zip(batch, results, strict=True):
             if not future.set_running_or_notify_cancel():
                 continue
             if isinstance(one, Exception):

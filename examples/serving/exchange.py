@@ -44,7 +44,7 @@ def _tensor(values: Any, dtype: torch.dtype) -> torch.Tensor:  # noqa: ANN401 - 
     return torch.tensor(values, dtype=dtype)
 
 
-def told(answer: Answer, model: handoff.FollowedModel) -> dict[str, Any]:
+def response_of(answer: Answer, model: handoff.FollowedModel) -> dict[str, Any]:
     """Return an answer as it is sent: the outputs by name, and the version that gave them."""
     outputs: Sequence[torch.Tensor] = answer.outputs
     named = zip(model.signature.outputs, outputs, strict=True)

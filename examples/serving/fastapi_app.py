@@ -23,7 +23,7 @@ from prometheus_client import multiprocess
 
 import handoff
 from examples.serving.batching import Answer, Batcher
-from examples.serving.exchange import Request, health_of, tensors_of, told
+from examples.serving.exchange import Request, health_of, response_of, tensors_of
 
 REQUESTS = prometheus.Counter("model_requests", "Requests, by outcome.", ["version", "outcome"])
 SECONDS = prometheus.Histogram("model_request_seconds", "From the request to its answer, seconds.")
@@ -75,7 +75,7 @@ async def predict(request: Request) -> dict[str, Any]:
         REQUESTS.labels(version, outcome).inc()
     SECONDS.observe(time.perf_counter() - began)
     ROWS.observe(answer.rows)
-    return told(answer, app.state.followed)
+    return response_of(answer, app.state.followed)
 
 
 async def _answer(request: Request) -> Answer:

@@ -24,7 +24,7 @@ from ray.serve.metrics import Counter, Gauge, Histogram
 
 import handoff
 from examples.serving.batching import Answer, answer
-from examples.serving.exchange import Request, health_of, tensors_of, told
+from examples.serving.exchange import Request, health_of, response_of, tensors_of
 
 # Requests that wait for others at most, and how long, in seconds.
 _TOGETHER, _WAIT_S = 256, 0.002
@@ -77,7 +77,7 @@ class Model:
             self._requests.inc(tags={"version": version, "outcome": outcome})
         self._seconds.observe(time.perf_counter() - began)
         self._rows.observe(found.rows)
-        return told(found, self._followed)
+        return response_of(found, self._followed)
 
     @http.get("/health")
     def health(self) -> dict[str, Any]:

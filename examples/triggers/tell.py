@@ -18,9 +18,9 @@ import urllib.request
 import uuid
 
 
-def main(address: str, *told: str) -> int:
+def main(address: str, *pairs: str) -> int:
     """Send `name=value` pairs; print the answer, and return 0 where a run was posted."""
-    body = json.dumps(dict(pair.split("=", 1) for pair in told)).encode()
+    body = json.dumps(dict(pair.split("=", 1) for pair in pairs)).encode()
     identifier, then = uuid.uuid4().hex, str(int(time.time()))
     secret = os.environ["HANDOFF_HOOK_SECRET"].encode()
     content = f"{identifier}.{then}.".encode() + body

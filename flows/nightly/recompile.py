@@ -58,9 +58,9 @@ from handoff.flows.steps import (
     survey,
     three_way,
 )
-from handoff.flows.target.elsewhere import RemoteTargets, find_routes
+from handoff.flows.target.remote_targets import RemoteTargets, find_routes
 from handoff.tasks.nightly.messages import NoteRowsJob, SurveyJob
-from handoff.tasks.registry.appending import Change, raise_as_not_shown
+from handoff.tasks.registry.append import Change, raise_as_not_shown
 from handoff.tasks.registry.changes import Author, PromoteRequest
 from handoff.tasks.registry.messages import CatalogueJob, PullJob, RecordsJob, RestoreJob
 from handoff.tasks.registry.transitions import open_registrar

@@ -19,7 +19,7 @@ from handoff.flows.parameters import Attempt, BuildTargetParameters
 from handoff.flows.releasing import build_workspace
 from handoff.flows.rescheduling import reschedule_machine_faults
 from handoff.flows.steps import known_wrong, optimize, receive, send, take_in
-from handoff.flows.target.elsewhere import format_answer
+from handoff.flows.target.remote_targets import format_answer
 from handoff.flows.target.targets import build
 from handoff.tasks.conformance.messages import KnownWrongJob
 from handoff.tasks.fetch.messages import ReceiveJob, SendJob

@@ -52,7 +52,7 @@ from handoff.tasks.probe.messages import MeasureJob, ProbeJob, ProbeResult
 from handoff.tasks.registry import target_record
 from handoff.tasks.registry.target_record import BuiltTargets
 from handoff.tasks.release.processes import Processes, fits_side_by_side
-from handoff.tasks.timing.measured import (
+from handoff.tasks.timing.measurement_cache import (
     CachedMeasurements,
     load_measurements,
     measuring_key,

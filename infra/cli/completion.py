@@ -34,7 +34,7 @@ def complete_code(
     _context: click.Context, _parameter: click.Parameter, typed: str
 ) -> list[CompletionItem]:
     """Return the codes that begin as `typed`, with what each is."""
-    from handoff.infra.explaining.texts import explanations
+    from handoff.infra.explaining.explanations import explanations
 
     by_code = explanations().items()
     return [

@@ -26,7 +26,7 @@ from handoff.infra.prefect.flow_calls import call_flow
 from handoff.infra.settings import Settings, compiler_name, read_settings, require_writable_home
 from handoff.infra.terminal.console import print_json, print_table
 from handoff.infra.terminal.output import echo
-from handoff.tasks.conformance.known import find_table
+from handoff.tasks.conformance.known_faults import find_table
 from handoff.tasks.conformance.script import repeating_script
 
 

@@ -17,7 +17,7 @@ from zoneinfo import available_timezones
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.printable import one_line
-from handoff.artifacts.recipe.generations import cuda_slug
+from handoff.artifacts.recipe.gpu_generations import cuda_slug
 from handoff.artifacts.recipe.target import TARGETS, CudaTarget, find_target
 from handoff.flows.names import RECOMPILE, RESUME
 from handoff.infra.engine.environments import prepare_prefect

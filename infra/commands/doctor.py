@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from handoff.artifacts.delivery.uri import strip_login
 from handoff.artifacts.errors import HandoffError, UsageProblem
-from handoff.artifacts.recipe.generations import FIRST_SPECIFIC
+from handoff.artifacts.recipe.gpu_generations import FIRST_SPECIFIC
 from handoff.artifacts.recipe.target import TARGETS, ArmTarget, host_cpu_flags
 from handoff.artifacts.release.signing import read_trust
 from handoff.infra.engine.confinement import find_confinement_gaps
@@ -333,7 +333,7 @@ def _store(settings: Settings) -> Check:
         # A person waits for this one. Nothing is verified: trust is a check of its own.
         releases = open_releases(location, (), settings.stores.seen, patience_s=10)
         if missing := releases.missing():
-            error = releases.gone(missing)
+            error = releases.missing_ledgers_error(missing)
             return Check("store", "missing", f"{location} lacks {error.expected}", error.remedy)
         if not is_s3:
             return Check("store", "ok", f"the folder {Path(location)}")

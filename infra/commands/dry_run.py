@@ -49,7 +49,7 @@ from handoff.tasks.compile.cross.fatbinary import find_fatbinary, needs_fatbinar
 from handoff.tasks.compile.fingerprint import fingerprint_release
 from handoff.tasks.compile.messages import FindPackageJob, ReusedPart
 from handoff.tasks.compile.toolchain import changes_since
-from handoff.tasks.conformance.known import known_wrong, preliminary_findings
+from handoff.tasks.conformance.known_faults import known_wrong, preliminary_findings
 from handoff.tasks.conformance.messages import KnownWrongJob
 from handoff.tasks.inspect.messages import TraceabilityResult
 from handoff.tasks.intake.messages import IntakeJob, IntakeResult
@@ -92,7 +92,7 @@ def find_unchanged(
             return None
         if fingerprint_release(digest, recipe, compiler_name()) != manifest.fingerprint:
             return None
-        if not releases.is_whole(model, pointer):
+        if not releases.is_complete(model, pointer):
             return None
         return ReleasedVersion(manifest, pointer.version, head.entry.aliases_of(pointer.version))
     except (HandoffError, OSError):
@@ -199,7 +199,7 @@ def _reason(
     if head is None:
         return None, f"nothing was released as {model} before"
     existing = _find_release(releases, head, fingerprint)
-    if existing is not None and releases.is_whole(model, existing.pointer):
+    if existing is not None and releases.is_complete(model, existing.pointer):
         return existing.version, f"version {existing.version} was made of the same"
     if existing is not None:
         what = f"files of version {existing.version}, made of the same"

@@ -10,7 +10,7 @@ from handoff.artifacts.delivery.captures import COLUMNS, CaptureRow, recommend
 from handoff.artifacts.errors import BlessingRefused, UsageProblem, parse_message
 from handoff.artifacts.printable import one_line
 from handoff.artifacts.recipe.choices import DEFAULT_PASSES
-from handoff.artifacts.recipe.fit import installed_torch
+from handoff.artifacts.recipe.compatibility import installed_torch
 from handoff.artifacts.recipe.reading import read_recipe
 from handoff.artifacts.recipe.recipe import OtherTorch, Recipe
 from handoff.artifacts.record import to_plain

@@ -9,7 +9,7 @@ from handoff.artifacts.delivery.contract import require_alias_name, require_mode
 from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.files.writing import write_atomically
 from handoff.artifacts.night import read_nights
-from handoff.artifacts.recipe.fit import installed_torch
+from handoff.artifacts.recipe.compatibility import installed_torch
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.difference import differences
 from handoff.artifacts.release.ledger import LedgerEntry, Pointer
@@ -20,7 +20,7 @@ from handoff.infra.home import absolute_path
 from handoff.infra.settings import Settings, read_settings
 from handoff.infra.terminal.console import format_time, print_json, print_table, show_transfer
 from handoff.infra.terminal.output import echo
-from handoff.infra.terminal.present import print_release, release_object
+from handoff.infra.terminal.release_view import print_release, release_object
 from handoff.tasks.registry.messages import Layout, PullJob, RestoreJob
 
 _BEGINS = "<!doctype html>"
@@ -149,7 +149,7 @@ def show_history(name: str, page: Path | None, *, as_json: bool) -> None:
     model, _ = parse_reference(name)
     entries = releases.entries(model)
     if not entries:
-        raise releases.unknown(model, None)
+        raise releases.not_registered_error(model, None)
     if page:
         write_history(page, releases, tuple(entries))
         return

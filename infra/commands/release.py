@@ -29,8 +29,8 @@ from handoff.infra.prefect.flow_calls import call_flow
 from handoff.infra.settings import Settings, compiler_name, read_settings, require_writable_home
 from handoff.infra.terminal.console import print_json
 from handoff.infra.terminal.output import echo
-from handoff.infra.terminal.present import print_release, release_object
 from handoff.infra.terminal.progress import shown_progress
+from handoff.infra.terminal.release_view import print_release, release_object
 from handoff.infra.terminal.step_times import (
     StepTimes,
     keep_times,

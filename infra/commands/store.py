@@ -10,8 +10,8 @@ from handoff.infra.home import resolve_store
 from handoff.infra.settings import Settings, read_settings
 from handoff.infra.terminal.console import print_json, show_transfer
 from handoff.infra.terminal.output import echo
-from handoff.tasks.registry.upkeep.checking import CheckResult, StoreDefect, check_store
-from handoff.tasks.registry.upkeep.copying import CopyResult, copy_store
+from handoff.tasks.registry.upkeep.copy_store import CopyResult, copy_store
+from handoff.tasks.registry.upkeep.verify_store import CheckResult, StoreDefect, check_store
 
 _MOST_SHOWN = 20
 

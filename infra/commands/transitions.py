@@ -21,7 +21,7 @@ from handoff.infra.settings import (
 )
 from handoff.infra.terminal.console import print_json
 from handoff.infra.terminal.output import echo
-from handoff.tasks.registry.appending import AppendResult
+from handoff.tasks.registry.append import AppendResult
 from handoff.tasks.registry.changes import Author, Request, RetireRequest, RollBackRequest
 from handoff.tasks.registry.messages import CatalogueJob, CollectJob
 from handoff.tasks.registry.transitions import (

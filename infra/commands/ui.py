@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.isolated import ISOLATION_VARIABLES, isolated
+from handoff.artifacts.isolation import ISOLATION_VARIABLES, isolated_command
 from handoff.infra.engine.environments import replace_process
 from handoff.infra.engine.import_paths import empty_folder
 from handoff.infra.extras import require_extra
@@ -44,7 +44,7 @@ def open_ui(host: str, port: int) -> None:
 
 
 def _command(settings: Settings, host: str, port: int) -> list[str]:
-    return isolated(
+    return isolated_command(
         "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1",
         "--backend-store-uri", settings.stores.tracking_uri,
         "--default-artifact-root", settings.stores.artifact_root,

@@ -11,7 +11,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failures=0
 
-told() { # NAME COMMAND...: runs it and tells how it went
+report() { # NAME COMMAND...: runs it and tells how it went
   local name=$1 && shift
   if "$@" > "$scratch/output" 2>&1; then
     echo "ok       $name"
@@ -27,16 +27,16 @@ missing() { # TOOL WHAT
 }
 
 missing hadolint "the Dockerfiles" || for file in "$stack"/images/*.Dockerfile; do
-  told "hadolint $(basename "$file")" hadolint "$file"
+  report "hadolint $(basename "$file")" hadolint "$file"
 done
 
 # A value for every name, since compose refuses to go without.
 sed -E 's/^([A-Z0-9_]+)=$/\1=placeholder/' "$stack/.env.example" > "$scratch/env"
 missing docker-compose "compose.yaml" || for profile in "" gpu tell metrics tls; do
-  told "docker-compose config${profile:+, profile $profile}" docker-compose \
+  report "docker-compose config${profile:+, profile $profile}" docker-compose \
     --env-file "$scratch/env" --file "$stack/compose.yaml" --profile "$profile" config --quiet
 done
-missing docker-compose "a second build worker" || told "docker-compose config, a second build worker" \
+missing docker-compose "a second build worker" || report "docker-compose config, a second build worker" \
   docker-compose --env-file "$scratch/env" --file "$stack/compose.yaml" \
   --file "$stack/compose.build-2.yaml" config --quiet
 refuses_without_secrets() {
@@ -44,30 +44,30 @@ refuses_without_secrets() {
     grep -q "see .env.example" "$scratch/error"
 }
 missing docker-compose "compose.yaml without secrets" ||
-  told "docker-compose refuses to go without secrets" refuses_without_secrets
+  report "docker-compose refuses to go without secrets" refuses_without_secrets
 
-missing caddy "the Caddyfile" || told "caddy validate" env PREFECT_NAME=prefect.localhost \
+missing caddy "the Caddyfile" || report "caddy validate" env PREFECT_NAME=prefect.localhost \
   MLFLOW_NAME=mlflow.localhost XDG_DATA_HOME="$scratch" XDG_CONFIG_HOME="$scratch" \
   caddy validate --config "$stack/Caddyfile" --adapter caddyfile
 
 for folder in "$stack"/kubernetes/overlays/*/; do
   overlay=$(basename "$folder")
   missing kubectl "overlay $overlay" && continue
-  told "kubectl kustomize $overlay" \
+  report "kubectl kustomize $overlay" \
     kubectl kustomize "$folder" --output "$scratch/$overlay.yaml"
   missing kubernetes-validate "the schema of overlay $overlay" ||
-    told "kubernetes-validate --strict $overlay" \
+    report "kubernetes-validate --strict $overlay" \
       kubernetes-validate --strict "$scratch/$overlay.yaml"
 done
 
 if command -v docker > /dev/null && timeout 10 docker version > /dev/null 2>&1; then
-  told "docker build --check" docker build --check --file "$stack/images/server.Dockerfile" "$stack/../.."
+  report "docker build --check" docker build --check --file "$stack/images/server.Dockerfile" "$stack/../.."
 else
   echo "NOT RUN  building and starting (no Docker engine here)"
 fi
 if ! timeout 10 kubectl version > /dev/null 2>&1; then
   echo "NOT RUN  kubectl apply --dry-run=server (no cluster here)"
 else
-  told "kubectl apply --dry-run=server" kubectl apply --dry-run=server -f "$scratch/minio.yaml"
+  report "kubectl apply --dry-run=server" kubectl apply --dry-run=server -f "$scratch/minio.yaml"
 fi
 exit $((failures > 0))

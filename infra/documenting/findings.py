@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from handoff.infra.documenting.folders import replace_section
-from handoff.infra.explaining.texts import explanations
+from handoff.infra.explaining.explanations import explanations
 
 _SEVERITIES = ("unsound", "limit", "note")
 

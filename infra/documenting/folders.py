@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from handoff.artifacts.isolated import own_package
+from handoff.artifacts.isolation import own_package
 
 ROOMS = ("artifacts", "tasks", "flows", "infra")
 _DRAWING = "<!-- example: drawing -->"

@@ -21,7 +21,7 @@ from typing import Any, get_type_hints
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.delivery.metric import MetricRule
 from handoff.artifacts.recipe.choices import DEFAULT_PASSES, OPTIONS, PassChoice
-from handoff.artifacts.recipe.generations import FIRST_SPECIFIC, MOST
+from handoff.artifacts.recipe.gpu_generations import FIRST_SPECIFIC, MOST
 from handoff.artifacts.recipe.recipe import Promotion, Recipe, VerifyPlan
 from handoff.artifacts.recipe.search import KNOBS, Search, Variation
 from handoff.artifacts.recipe.target import TARGETS, ArmTarget, CpuTarget, Target

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Generic, Literal, TypeVar
 
 from handoff.artifacts.errors import HandoffError, StepCrashed, error_from_record
-from handoff.artifacts.isolated import isolated
+from handoff.artifacts.isolation import isolated_command
 from handoff.artifacts.record import Job, absolute, from_plain, to_plain
 from handoff.infra.engine import import_paths
 from handoff.infra.engine.budget import (
@@ -334,8 +334,8 @@ def _start_program(
     options: Sequence[str],
 ) -> ProcessHandle:
     """Start the process as a program of its own, which the launcher becomes."""
-    launcher_command = isolated("handoff.infra.engine.sandbox", *launcher)
-    worker_command = isolated(
+    launcher_command = isolated_command("handoff.infra.engine.sandbox", *launcher)
+    worker_command = isolated_command(
         "handoff.infra.engine.worker", "--answers", str(answers), *worker, options=options
     )
     process = subprocess.Popen(

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from handoff.artifacts.isolated import import_folders, isolated, own_root
+from handoff.artifacts.isolation import import_folders, isolated_command, own_root
 from handoff.infra.engine.landlock import LINK, LIST, READ, RUN, USE, WRITE, confine
 from handoff.infra.engine.seccomp import filter_calls
 from handoff.infra.settings import has_gpu
@@ -116,7 +116,7 @@ def find_confinement_gaps() -> tuple[str, ...]:
     with tempfile.TemporaryDirectory(prefix="handoff-confined-") as folder:
         secret, outside = Path(folder, "secret"), Path(folder, "beside")
         secret.touch(mode=0o600)
-        command = isolated(
+        command = isolated_command(
             "handoff.infra.engine.sandbox", "--confined", *(["--gpu"] if has_gpu() else []), "--",
             sys.executable, "-I", "-c", _ATTEMPTS, str(secret), str(outside),
         )  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from handoff.artifacts.isolated import isolated_environment
+from handoff.artifacts.isolation import isolated_environment
 from handoff.infra.engine.import_paths import leave_working_folder
 from handoff.infra.settings import Settings, absolute_tracking_uri, signing_key_scheme
 

@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import IO
 
-from handoff.artifacts.isolated import isolated
+from handoff.artifacts.isolation import isolated_command
 from handoff.infra.engine.environments import child_environment, with_absolute_paths
 from handoff.infra.settings import has_gpu
 
@@ -303,7 +303,9 @@ def _start_server(
     requests: socket.socket, environment: dict[str, str], options: tuple[str, ...]
 ) -> None:
     """Start the first layer's server, in an environment that has nothing to hide."""
-    command = isolated("handoff.infra.engine.forkserver", str(requests.fileno()), options=options)
+    command = isolated_command(
+        "handoff.infra.engine.forkserver", str(requests.fileno()), options=options
+    )
     subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         pass_fds=(requests.fileno(),), start_new_session=True, env=environment, cwd="/",

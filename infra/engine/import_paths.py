@@ -5,7 +5,7 @@ like import from it, matplotlib reads `matplotlibrc`. None of that is to be had 
 `handoff` goes into an empty folder of its own before such a library is imported; paths that it was
 given are absolute by then. A process that only imports Handoff stays where it is.
 
-Step processes are isolated (`artifacts.isolated`). Two things of the user's own are imported on
+Step processes are isolated (`artifacts.isolation`). Two things of the user's own are imported on
 purpose all the same: the extensions that a recipe names, and the training side's factory with all
 that it imports. Both are looked for in the folder that the user stands in and where the process
 that started this one imports from; neither can take the place of a module of Handoff's, of Python's

@@ -3,7 +3,7 @@
     worker --answers FD [--look FOLDER ...] [--later MODULE ...] MODULE ...   serve
     worker STEP JOB.json   run one job again, print its result
 
-It is started isolated (`artifacts.isolated`); the folders are where the user's own code may lie
+It is started isolated (`artifacts.isolation`); the folders are where the user's own code may lie
 (`infra.engine.import_paths`). The modules named are imported before the first request, or `later`,
 after its answer, and their `prepare()` is called where they have one; `extension:NAME@DIGEST` is an
 extension (`tasks.optimize.extensions`). A request is one line of stdin, of JSON, `[step, its
@@ -31,7 +31,7 @@ from types import ModuleType
 from typing import Any
 
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, StepCrashed
-from handoff.artifacts.isolated import isolated
+from handoff.artifacts.isolation import isolated_command
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.infra.engine import import_paths, progress
 from handoff.infra.engine.budget import (
@@ -131,7 +131,9 @@ def _serve(answers: int, modules: list[str], later: list[str]) -> None:
     refusal = _prepare(modules)
     for line in sys.stdin:
         name, module, job_module, kind, plain, path = json.loads(line)
-        command = shlex.join(["python", *isolated("handoff.infra.engine.worker", name, path)[1:]])
+        command = shlex.join(
+            ["python", *isolated_command("handoff.infra.engine.worker", name, path)[1:]]
+        )
         print(f"repeat with: {command}", flush=True)  # noqa: T201
         began = time.monotonic()
         job = getattr(importlib.import_module(job_module), kind)

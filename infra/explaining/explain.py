@@ -11,7 +11,7 @@ from dataclasses import asdict
 from handoff.artifacts.errors import HandoffError, UsageProblem, did_you_mean
 from handoff.artifacts.recipe.choices import DEFAULT_PASSES
 from handoff.artifacts.release.evidence import Finding
-from handoff.infra.explaining.texts import (
+from handoff.infra.explaining.explanations import (
     Explanation,
     Word,
     code_of,

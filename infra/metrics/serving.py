@@ -12,9 +12,9 @@ from handoff.artifacts.digest import Digest
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.stores.store import open_store
 from handoff.infra.engine.environments import prepare_prefect
-from handoff.infra.metrics.collecting import LOGGER, MetricsCollector, Source
+from handoff.infra.metrics.collector import LOGGER, MetricsCollector, Source
 from handoff.infra.metrics.sources import home_samples, prefect_samples, store_samples
-from handoff.infra.metrics.store_use import StoreUse
+from handoff.infra.metrics.store_usage import StoreUse
 from handoff.infra.servers import require_free_port
 from handoff.infra.settings import Settings, read_settings
 from handoff.infra.terminal.output import echo, log_lines

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, first_line
-from handoff.artifacts.isolated import isolated
+from handoff.artifacts.isolation import isolated_command
 from handoff.artifacts.waiting import poll_for
 from handoff.infra.engine.budget import disk_full_error, is_disk_full, is_out_of_space
 from handoff.infra.engine.environments import (
@@ -71,7 +71,7 @@ class EmbeddedServer:
             # The options are those that Prefect starts its own with. The socket is handed over, so
             # that no other process can take the port in between.
             self._process = subprocess.Popen(
-                isolated(
+                isolated_command(
                     "uvicorn", "--factory",
                     "prefect.server.api.server:create_app", "--fd", str(listening.fileno()),
                     "--log-level", "error", "--lifespan", "on",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.isolated import isolated
+from handoff.artifacts.isolation import isolated_command
 from handoff.infra.home import absolute_path
 from handoff.infra.settings import read_secret
 from handoff.infra.stack.layout import Choices, Stack
@@ -60,7 +60,7 @@ def services_of_arrivals(stack: Stack, client: Mapping[str, str]) -> list[Servic
     """
     services = []
     if stack.webhook:
-        command = isolated(
+        command = isolated_command(
             "handoff", "webhook", "--config", stack.webhook, "--host", _LOOPBACK,
             "--port", str(stack.webhook_port), "--behind-proxy", _LOOPBACK,
         )  # fmt: skip
@@ -69,8 +69,8 @@ def services_of_arrivals(stack: Stack, client: Mapping[str, str]) -> list[Servic
         ))  # fmt: skip
     for number, location in enumerate(stack.watch, start=1):
         services.append(Service(
-            f"{WATCH}-{number}", tuple(isolated("handoff", "watch", location)), client, keeps="all",
-            stage=30, address=location,
+            f"{WATCH}-{number}", tuple(isolated_command("handoff", "watch", location)), client,
+            keeps="all", stage=30, address=location,
         ))  # fmt: skip
     return services
 

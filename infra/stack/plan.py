@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.artifacts.isolated import isolated
+from handoff.artifacts.isolation import isolated_command
 from handoff.flows.names import BUILD_POOL, CONTROL_POOL
 from handoff.infra.engine.environments import QUIET
 from handoff.infra.servers import LOOPBACK, require_free_port
@@ -167,7 +167,7 @@ def _prefect(stack: Stack, layout: StackLayout, served: ServedSettings, logins: 
     environment["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = database
     return Service(
         "prefect",
-        tuple(isolated(
+        tuple(isolated_command(
             "prefect", "server", "start",
             "--host", stack.host, "--port", str(stack.prefect_port),
         )),
@@ -195,7 +195,7 @@ def _mlflow(stack: Stack, layout: StackLayout, served: ServedSettings, logins: L
         environment |= mlflow_login_environment(layout, stack)
     return Service(
         "mlflow",
-        tuple(isolated(
+        tuple(isolated_command(
             "mlflow", "server", "--host", stack.host,
             "--port", str(stack.mlflow_port), "--workers", "1",
             *(["--app-name", "basic-auth"] if logins.mlflow else []),
@@ -213,7 +213,7 @@ def _s3(stack: Stack) -> Service:
         )  # fmt: skip
     return Service(
         "s3",
-        tuple(isolated(
+        tuple(isolated_command(
             "moto.server", "--host", "127.0.0.1",
             "--port", str(stack.s3_port),
         )),
@@ -235,7 +235,7 @@ def _worker(name: str, pool: str, client: dict[str, str], *options: str) -> Serv
     worker = f"{name}@{socket.gethostname()}"
     return Service(
         name,
-        tuple(isolated(
+        tuple(isolated_command(
             "handoff", "worker", "--pool", pool, "--name", worker,
             *options,
         )),
@@ -247,12 +247,12 @@ def _worker(name: str, pool: str, client: dict[str, str], *options: str) -> Serv
 def _notifier(client: dict[str, str]) -> Service:
     # Stopped first: that workers leave with the stack is nothing to report.
     return Service(
-        "tell", tuple(isolated("handoff", "tell")), client, keeps="token", stage=30,
+        "tell", tuple(isolated_command("handoff", "tell")), client, keeps="token", stage=30,
     )  # fmt: skip
 
 
 def _metrics(stack: Stack, client: dict[str, str]) -> Service:
-    command = isolated("handoff", "metrics", "--port", str(stack.metrics_port))
+    command = isolated_command("handoff", "metrics", "--port", str(stack.metrics_port))
     return Service(
         "metrics", tuple(command), client, keeps="all", stage=30,
         address=f"{stack.metrics_address}/metrics",

@@ -16,7 +16,7 @@ from typing import Any
 
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.files.writing import write_atomically
-from handoff.artifacts.isolated import isolated
+from handoff.artifacts.isolation import isolated_command
 from handoff.artifacts.waiting import poll_for
 from handoff.infra.engine.environments import KeptVariables
 from handoff.infra.stack.layout import StackLayout
@@ -128,7 +128,7 @@ class Supervision:
         # The socket of one that was killed would be taken for a living one's.
         layout.socket.unlink(missing_ok=True)
         answer = subprocess.run(
-            isolated("supervisor.supervisord", "-c", str(layout.configuration)),
+            isolated_command("supervisor.supervisord", "-c", str(layout.configuration)),
             env=environment, cwd=layout.folder, capture_output=True, text=True, check=False,
             timeout=60, stdin=subprocess.DEVNULL,
         )  # fmt: skip
@@ -216,7 +216,7 @@ def _configuration(layout: StackLayout, services: Sequence[Service]) -> str:
     ]  # fmt: skip
     for service in services:
         file = write_service(layout.services, service)
-        command = isolated("handoff.infra.stack.start", str(file))
+        command = isolated_command("handoff.infra.stack.start", str(file))
         lines += [
             f"[program:{service.name}]", f"command={_escape(shlex.join(command))}",
             # 'handoff up' starts each when what it needs is healthy.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.files.writing import write_atomically
-from handoff.artifacts.isolated import isolated
+from handoff.artifacts.isolation import isolated_command
 
 _NAME = "handoff.service"
 _SYSTEM = Path("/etc/systemd/system")
@@ -69,7 +69,7 @@ def _user_folder() -> Path:
 
 def _command(*arguments: str) -> str:
     # Of a command alone systemd replaces variables.
-    words = [word.replace("$", "$$") for word in isolated("handoff", *arguments)]
+    words = [word.replace("$", "$$") for word in isolated_command("handoff", *arguments)]
     return " ".join(map(_quote, words))
 
 

@@ -1,8 +1,9 @@
 """`handoff worker`: Prefect's worker for one pool, once this machine has proved what it needs.
 
 One that lacks something says all of it, and takes no job (`infra.stack.preflight`). What it becomes
-then, proves it again while it works (`infra.stack.polling`). With `--one-run` it is what a pod
-starts that Prefect's Kubernetes worker made for one run: it proves the same, and becomes the run.
+then proves it again while it works (`infra.stack.preflight_worker`). With `--one-run` it is what a
+pod starts that Prefect's Kubernetes worker made for one run: it proves the same, and becomes the
+run.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 from uuid import UUID
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.artifacts.isolated import ISOLATION_VARIABLES
+from handoff.artifacts.isolation import ISOLATION_VARIABLES
 from handoff.artifacts.printable import one_line
 from handoff.flows.names import CONTROL_POOL
 from handoff.infra.engine.environments import (
@@ -99,7 +100,7 @@ def run_worker(
     # Started from a shell with &, it would ignore the first SIGTERM, too.
     reset_signals()
     command = [
-        sys.executable, "-P", "-m", "handoff.infra.stack.polling", "--pool", pool,
+        sys.executable, "-P", "-m", "handoff.infra.stack.preflight_worker", "--pool", pool,
         "--name", name, *(["--limit", str(limit)] if limit else []),
     ]  # fmt: skip
     _exec(command, settings, worker_environment(settings, threads) | core_sets)

@@ -112,7 +112,7 @@ def watch(place: str, every: float, *, once: bool, policy: Any) -> None:  # noqa
     handoff watch /srv/deliveries
     handoff watch s3://models/in --every 60
     """  # noqa: D301 - as above
-    from handoff.infra.triggers.watching import watch as look
+    from handoff.infra.triggers.watcher import watch as look
 
     raise click.exceptions.Exit(look(place, every, policy, once=once))
 

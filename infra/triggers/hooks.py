@@ -23,7 +23,7 @@ from typing import Literal
 from handoff.artifacts.delivery.contract import require_model_name
 from handoff.artifacts.delivery.uri import parse_delivery_uri
 from handoff.artifacts.errors import HandoffError, UsageProblem
-from handoff.artifacts.files.strict import parse_toml
+from handoff.artifacts.files.strict_parsing import parse_toml
 from handoff.artifacts.record import RecordInvalid, from_plain
 from handoff.infra.triggers.arrival import Policy
 

@@ -15,7 +15,7 @@ from handoff.infra.settings import Settings, author_name, read_settings
 from handoff.infra.terminal.console import print_json
 from handoff.infra.terminal.output import echo
 from handoff.infra.triggers.arrival import Arrival, Policy
-from handoff.infra.triggers.posting import PostedRun, Poster, open_poster
+from handoff.infra.triggers.poster import PostedRun, Poster, open_poster
 from handoff.infra.triggers.spool import Spool, SpooledArrival
 
 _POLL_S = 2.0

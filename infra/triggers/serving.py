@@ -21,7 +21,7 @@ from handoff.infra.settings import Settings, read_secret, read_settings
 from handoff.infra.terminal.output import echo, log_lines
 from handoff.infra.triggers.arrival import Arrival, Policy
 from handoff.infra.triggers.hooks import read_hooks
-from handoff.infra.triggers.posting import PostedRun, Poster, open_poster
+from handoff.infra.triggers.poster import PostedRun, Poster, open_poster
 from handoff.infra.triggers.spool import Spool, SpooledArrival
 from handoff.infra.triggers.webhook import ENDPOINTS, LOGGER, Webhook
 

@@ -24,7 +24,7 @@ from handoff.artifacts.files.writing import flush, write_atomically
 from handoff.artifacts.printable import one_line
 from handoff.artifacts.record import RecordInvalid, from_plain
 from handoff.infra.triggers.arrival import Arrival, Policy
-from handoff.infra.triggers.posting import PostedRun
+from handoff.infra.triggers.poster import PostedRun
 
 # Some hundred bytes each: months of commits of a team.
 _MOST = 10_000

@@ -28,7 +28,7 @@ from handoff.artifacts.errors import HandoffError, UsageProblem
 from handoff.infra.triggers.arrival import Arrival, Policy
 from handoff.infra.triggers.events import PayloadInvalid, arrivals_of, is_authentic, replay_key
 from handoff.infra.triggers.hooks import Kind, Limits, SourceWithSecret
-from handoff.infra.triggers.posting import PostedRun
+from handoff.infra.triggers.poster import PostedRun
 from handoff.infra.triggers.spool import DiskFull, SpooledArrival
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from handoff.artifacts.digest import Digest, digest_bytes, digest_file, digest_tree
 from handoff.artifacts.errors import EnvironmentLacking
-from handoff.artifacts.isolated import own_package
+from handoff.artifacts.isolation import own_package
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import ArmTarget, CudaTarget
 from handoff.artifacts.record import to_plain

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.recipe.fit import Fit
+from handoff.artifacts.recipe.compatibility import Fit
 from handoff.artifacts.recipe.target import Target
 from handoff.artifacts.record import Job
 from handoff.artifacts.release.manifest import PackageFile

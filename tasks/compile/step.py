@@ -31,7 +31,7 @@ from handoff.artifacts.files.locks import lock_folder
 from handoff.artifacts.recipe.target import ArmTarget, CudaTarget, Target
 from handoff.artifacts.release.manifest import PackageFile
 from handoff.artifacts.serve.archive import EXTERN_KERNELS_FILE
-from handoff.tasks.compile.arm.cross_compiled import arm_options, use_arm_compiler
+from handoff.tasks.compile.arm.cross_compilation import arm_options, use_arm_compiler
 from handoff.tasks.compile.arm.sysroot import find_sysroot
 from handoff.tasks.compile.caching.cache import (
     PackageMetadata,
@@ -49,7 +49,7 @@ from handoff.tasks.compile.caching.shared_tools import reset_header_folder, use_
 from handoff.tasks.compile.cross.build import compile_for_gpu
 from handoff.tasks.compile.input_checks import enable_input_checks
 from handoff.tasks.compile.int8_sums import lower_int8_sums
-from handoff.tasks.compile.machine.here import (
+from handoff.tasks.compile.machine.host import (
     SHIPPED_OPTIONS,
     compiler_for,
     fit_of,
@@ -76,8 +76,8 @@ from handoff.tasks.compile.reading.cpp_source import (
     require_int8_level,
 )
 from handoff.tasks.compile.reading.instructions import find_arm_features, find_instruction_sets
-from handoff.tasks.compile.reading.literals import prepare_reading, refusal_within, sources_read
-from handoff.tasks.compile.reading.source_words import weights_named
+from handoff.tasks.compile.reading.literals import check_sources, prepare_reading, refusal_within
+from handoff.tasks.compile.reading.source_words import prefix_weight_names
 from handoff.tasks.compile.weights import (
     KEEPING_OPTIONS,
     disable_weight_folding,
@@ -209,7 +209,8 @@ def _compile_or_reuse(
     if isinstance(job.target, CudaTarget):
         with (
             private_cache_folder() as scratch, enable_input_checks(program) as assumed,
-            _target_vector_isa(job), split_large_programs(program), weights_named(), sources_read(),
+            _target_vector_isa(job), split_large_programs(program), prefix_weight_names(),
+            check_sources(),
         ):  # fmt: skip
             if can_compile(job.target):
                 options = {**job.options, **compiler_options(program)}
@@ -289,8 +290,8 @@ def compile_package(
             torch.no_grad(), enable_input_checks(program) as assumed,
             _target_vector_isa(job), disable_weight_folding(), pack_convolutions(),
             leave_linears_to_mkl(job.target), precompile_interface(),
-            split_large_programs(program), request_amx_tiles(job.target), weights_named(),
-            sources_read(),
+            split_large_programs(program), request_amx_tiles(job.target), prefix_weight_names(),
+            check_sources(),
         ):  # fmt: skip
             torch._inductor.aoti_compile_and_package(
                 program, package_path=str(package), inductor_configs=options

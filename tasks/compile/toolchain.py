@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.recipe.fit import base_version
+from handoff.artifacts.recipe.compatibility import base_version
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CpuTarget
 from handoff.artifacts.release.manifest import Manifest

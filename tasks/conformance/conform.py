@@ -6,7 +6,7 @@ import torch
 import torch._inductor.compile_fx  # what takes 5 s to import, done before the first job
 
 from handoff.artifacts.conformance.table import ConformanceRow, Counterexample, PlainTensor
-from handoff.tasks.compile.machine.here import require_compiler
+from handoff.tasks.compile.machine.host import require_compiler
 from handoff.tasks.conformance.bundling import (
     CapturedSample,
     NotComparable,

@@ -28,7 +28,7 @@ from handoff.artifacts.conformance.table import (
 )
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import StepCrashed
-from handoff.artifacts.files.strict import parse_json
+from handoff.artifacts.files.strict_parsing import parse_json
 from handoff.artifacts.files.writing import write_atomically
 from handoff.artifacts.recipe.target import CpuTarget, compile_variables, host_cpu_model
 from handoff.artifacts.record import from_plain, to_plain

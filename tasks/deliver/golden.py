@@ -17,11 +17,11 @@ from handoff.artifacts.delivery.signature import REAL_OUTPUTS, Dimension, ModelS
 from handoff.artifacts.errors import DeliveryUnsound, HandoffError, NotCapturable
 from handoff.infra.engine.budget import is_out_of_memory, out_of_memory_error
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_structure
-from handoff.tasks.deliver.capture.kinds import PACKED, is_about_packing
+from handoff.tasks.deliver.capture.causes import PACKED, is_about_packing
 from handoff.tasks.deliver.capture.lines import format_line, one_line, quote_line, raising_line
 from handoff.tasks.deliver.capture.losses import LossWatch
-from handoff.tasks.deliver.capture.not_running import ModelRunFailed, SampleInputs, run_failure
 from handoff.tasks.deliver.capture.random_draws import unrepeatable_error
+from handoff.tasks.deliver.capture.run_failures import ModelRunFailed, SampleInputs, run_failure
 from handoff.tasks.deliver.capture.tracer import without_training_modules
 from handoff.tasks.deliver.multiples import suggest_multiple
 from handoff.tasks.verify.float64 import flatten_tensors

@@ -34,10 +34,11 @@ from handoff.tasks.deliver.arguments import (
     require_on_cpu,
     unwrap,
 )
+from handoff.tasks.deliver.builder import DeliveryBuilder
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_call
 from handoff.tasks.deliver.capture.failures import choose_refusal
 from handoff.tasks.deliver.capture.lines import one_line
-from handoff.tasks.deliver.capture.not_running import ModelRunFailed
+from handoff.tasks.deliver.capture.run_failures import ModelRunFailed
 from handoff.tasks.deliver.capture.tracer import without_training_modules
 from handoff.tasks.deliver.datasets import (
     Datasets,
@@ -65,9 +66,8 @@ from handoff.tasks.deliver.ranges.reading import (
     watch_values,
 )
 from handoff.tasks.deliver.ranges.uses import Uses
-from handoff.tasks.deliver.writing import DeliveryBuilder
-from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.inputs.plan import CaseSpec, draw_inputs
+from handoff.tasks.verify.mha_fastpath import by_definition
 
 
 def lineage_from_git(folder: Path, factory: Path | None = None) -> Lineage:

@@ -39,10 +39,10 @@ from handoff.artifacts.errors import (
 from handoff.artifacts.files.writing import scratch_folder
 from handoff.artifacts.stores.s3_reading import S3Location, changed_while_fetched
 from handoff.artifacts.waiting import Backoff
+from handoff.tasks.fetch.archive import unpack
 from handoff.tasks.fetch.budget import Budget, refuse_kind
 from handoff.tasks.fetch.git import read_commit
 from handoff.tasks.fetch.messages import FetchJob, FetchResult
-from handoff.tasks.fetch.unpacking import unpack
 
 _CHUNK_BYTES = 1 << 20
 

@@ -11,7 +11,7 @@ from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import PackageRefused
 from handoff.artifacts.host import Stores
-from handoff.artifacts.recipe.fit import installed_torch
+from handoff.artifacts.recipe.compatibility import installed_torch
 from handoff.artifacts.release.difference import refused_requests
 from handoff.artifacts.release.ledger import LedgerEntry, Pointer, SeenLedgers
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
@@ -46,7 +46,7 @@ class Alias:
         """
         entry = self._cached_entry() or self._read_entry()
         if self.alias not in entry.aliases:
-            raise self.releases.unknown(self.model, self.alias)
+            raise self.releases.not_registered_error(self.model, self.alias)
         return entry.aliases[self.alias]
 
     def read(self, pointer: Pointer) -> SignedRelease:

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.artifacts.release.evidence import Finding
 from handoff.tasks.deliver.capture.lines import node_location
-from handoff.tasks.deliver.capture.not_running import BAGS_REMEDY
+from handoff.tasks.deliver.capture.run_failures import BAGS_REMEDY
 
 # torch.fx's name for a tensor that is no parameter, no buffer and no attribute of the model: one
 # that forward made, or found outside of the model.

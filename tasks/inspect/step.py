@@ -24,8 +24,8 @@ from handoff.tasks.inspect.ranges import input_ranges
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
 from handoff.tasks.optimize.capture import capture
 from handoff.tasks.timing.conditions import sharing_threads
-from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.inputs.plan import plan_cases
+from handoff.tasks.verify.mha_fastpath import by_definition
 
 
 def missing_lineage(lineage: Lineage, required: tuple[str, ...]) -> Iterator[Finding]:

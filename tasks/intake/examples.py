@@ -21,7 +21,7 @@ from handoff.artifacts.delivery.metric import (
     EVALUATION_FILE,
 )
 from handoff.artifacts.delivery.signature import TensorSpec
-from handoff.tasks.intake.refusal import DAMAGED, refuse
+from handoff.tasks.intake.errors import DAMAGED, refuse
 
 _KEY = re.compile(
     r"(0|[1-9][0-9]{0,3})/(?:inputs/([A-Za-z_][A-Za-z0-9_]*)|outputs/([0-9]{1,4})|(labels))"

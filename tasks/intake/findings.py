@@ -9,9 +9,9 @@ import torch
 import torch.fx
 
 from handoff.artifacts.release.evidence import Finding
+from handoff.tasks.intake.errors import shorten
+from handoff.tasks.intake.module_source import ModuleSource
 from handoff.tasks.intake.rebuild import RebuiltModule
-from handoff.tasks.intake.recipe import ModuleSource
-from handoff.tasks.intake.refusal import shorten
 
 _STATEFUL = ("BatchNorm", "Dropout", "InstanceNorm", "RReLU", "MultiheadAttention", "Transformer")
 _HALF = (torch.float16, torch.bfloat16)

@@ -6,10 +6,10 @@ import ast
 import operator
 import re
 
+from handoff.tasks.intake.errors import refuse
 from handoff.tasks.intake.functions import ATTRIBUTES, NAME, Function, methods, resolve
-from handoff.tasks.intake.recipe import Ref, StepSource
-from handoff.tasks.intake.refusal import refuse
-from handoff.tasks.intake.texts import TextRefused, check_texts
+from handoff.tasks.intake.module_source import Ref, StepSource
+from handoff.tasks.intake.string_arguments import TextRefused, check_texts
 from handoff.tasks.intake.values import (
     MODULE,
     dotted_name,

@@ -30,7 +30,8 @@ from handoff.artifacts.delivery.contract import (
 from handoff.artifacts.delivery.metric import EVALUATION_FILE
 from handoff.artifacts.release.evidence import Finding
 from handoff.infra.engine.budget import memory_bytes
-from handoff.tasks.intake.arithmetic import require_small
+from handoff.tasks.intake.constant_limits import require_small
+from handoff.tasks.intake.errors import refuse
 from handoff.tasks.intake.examples import (
     ExampleCase,
     LabelledBatch,
@@ -40,11 +41,10 @@ from handoff.tasks.intake.examples import (
 )
 from handoff.tasks.intake.files.sources import attach_sources
 from handoff.tasks.intake.findings import gather_findings
+from handoff.tasks.intake.module_source import ModuleSource
 from handoff.tasks.intake.rebuild import rebuild
-from handoff.tasks.intake.recipe import ModuleSource
-from handoff.tasks.intake.refusal import refuse
 from handoff.tasks.intake.source import INIT_TEXT, read_source
-from handoff.tasks.intake.texts import replace_messages
+from handoff.tasks.intake.string_arguments import replace_messages
 from handoff.tasks.intake.values import MODULE
 from handoff.tasks.optimize.operators import allowed_namespaces
 from handoff.tasks.verify.inputs.plan import CaseSpec, draw_inputs

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from handoff.tasks.intake.errors import refuse
 from handoff.tasks.intake.files.pickled import Call, Global, Instance
 from handoff.tasks.intake.files.tensors import TensorFile, find_dtype
 from handoff.tasks.intake.functions import NAME, resolve
-from handoff.tasks.intake.recipe import LayerSource
-from handoff.tasks.intake.refusal import refuse
-from handoff.tasks.intake.texts import TextRefused, check_attribute
+from handoff.tasks.intake.module_source import LayerSource
+from handoff.tasks.intake.string_arguments import TextRefused, check_attribute
 
 
 @cache

@@ -10,10 +10,10 @@ import torch
 import torch.fx
 
 from handoff.artifacts.delivery.contract import STATE_FILE
+from handoff.tasks.intake.errors import refuse
 from handoff.tasks.intake.files.tensors import TensorFile, find_dtype
+from handoff.tasks.intake.module_source import ModuleSource, Ref
 from handoff.tasks.intake.modules import ModuleBuilder, build_layer
-from handoff.tasks.intake.recipe import ModuleSource, Ref
-from handoff.tasks.intake.refusal import refuse
 from handoff.tasks.intake.values import MODULE
 
 _MAX_PATHS = 100_000

@@ -12,11 +12,11 @@ import re
 import warnings
 from pathlib import Path
 
+from handoff.tasks.intake.errors import refuse
 from handoff.tasks.intake.files.tensors import find_dtype
 from handoff.tasks.intake.forward import ForwardReader
 from handoff.tasks.intake.functions import NAME, resolve
-from handoff.tasks.intake.recipe import ChildSource, LayerSource, ModuleSource, TensorSource
-from handoff.tasks.intake.refusal import refuse
+from handoff.tasks.intake.module_source import ChildSource, LayerSource, ModuleSource, TensorSource
 from handoff.tasks.intake.values import MODULE, dotted_name, read_value, refuse_line
 
 INIT_TEXT = "from .module import *"

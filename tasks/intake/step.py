@@ -11,7 +11,7 @@ from handoff.artifacts.errors import DeliveryUnreadable, error_from_record
 from handoff.tasks.intake.files.stage import stage
 from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.intake.messages import IntakeJob, IntakeResult
-from handoff.tasks.verify.by_definition import by_definition
+from handoff.tasks.verify.mha_fastpath import by_definition
 
 
 @by_definition()

@@ -9,9 +9,9 @@ from collections.abc import Collection
 
 import torch
 
+from handoff.tasks.intake.errors import refuse
 from handoff.tasks.intake.functions import NAME
-from handoff.tasks.intake.recipe import Ref
-from handoff.tasks.intake.refusal import refuse
+from handoff.tasks.intake.module_source import Ref
 
 MODULE = "module.py"
 _CONSTANTS = {

@@ -13,7 +13,7 @@ import torch
 
 from handoff.artifacts.recipe.target import isa_level_variables
 from handoff.infra.engine import import_paths
-from handoff.tasks.compile.machine.here import has_march_option
+from handoff.tasks.compile.machine.host import has_march_option
 from handoff.tasks.compile.patching import patch_environment
 from handoff.tasks.compile.weights import KEEPING_OPTIONS
 from handoff.tasks.localize.messages import LocalizeJob, LocalizeResult
@@ -27,9 +27,9 @@ _SHOWS = 1
 # Here it is run as its reader would run it, but that what the compiler writes is read first.
 _READ_FIRST = """
 import runpy, sys
-from handoff.tasks.compile.reading.literals import sources_read
-from handoff.tasks.compile.reading.source_words import weights_named
-with weights_named(), sources_read():
+from handoff.tasks.compile.reading.literals import check_sources
+from handoff.tasks.compile.reading.source_words import prefix_weight_names
+with prefix_weight_names(), check_sources():
     runpy.run_path(sys.argv[1], run_name="__main__")
 """
 

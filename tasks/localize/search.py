@@ -34,7 +34,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.tasks.conformance.known import kind_of
+from handoff.tasks.conformance.known_faults import kind_of
 from handoff.tasks.conformance.lookup import call_of
 from handoff.tasks.localize.measure import JudgedOutput, judge, threshold
 from handoff.tasks.localize.subgraph import computing_nodes, cut, is_tensor, record, writes

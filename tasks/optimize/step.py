@@ -39,8 +39,8 @@ from handoff.tasks.optimize.programs import (
     save_program,
 )
 from handoff.tasks.timing.conditions import sharing_threads
-from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.inputs.plan import plan_cases
+from handoff.tasks.verify.mha_fastpath import by_definition
 
 PROGRAM_FILE = "program.pt2"
 REFERENCE_FILE = "reference.pt2"

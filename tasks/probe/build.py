@@ -13,7 +13,7 @@ import torch
 from handoff.artifacts.digest import digest_bytes, digest_file
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.tasks.compile.arm.sysroot import find_sysroot
-from handoff.tasks.compile.machine.here import require_compiler
+from handoff.tasks.compile.machine.host import require_compiler
 
 # torch 2.15's headers need C++20; the runner itself is C++17.
 FLAGS = ("-std=c++20", "-O2", "-Wall", "-Wextra")

@@ -18,9 +18,9 @@ from handoff.artifacts.release.mechanics import Outcome
 from handoff.artifacts.serve.loader import load_unreleased
 from handoff.tasks.compile.arm.emulation import emulated_target
 from handoff.tasks.probe.emulated import emulated_package
-from handoff.tasks.probe.limited import ProcessResult
-from handoff.tasks.probe.limited_time import bytes_of
 from handoff.tasks.probe.messages import ProbeJob
+from handoff.tasks.probe.runner_process import ProcessResult
+from handoff.tasks.probe.time_limit import bytes_of
 from handoff.tasks.verify.loading import SHARED_LIBRARY
 from handoff.tasks.verify.reference import ReferenceCase, load_cases
 

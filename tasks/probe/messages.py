@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from handoff.artifacts.delivery.signature import ModelSignature
-from handoff.artifacts.recipe.fit import Fit
+from handoff.artifacts.recipe.compatibility import Fit
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.record import Job
 from handoff.artifacts.release.manifest import PackageFile

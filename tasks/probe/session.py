@@ -15,8 +15,8 @@ from handoff.artifacts.record import from_plain
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, TargetRecord
 from handoff.artifacts.release.mechanics import RunnerLimits
 from handoff.tasks.compile.arm.emulation import emulated_target, emulation_command
-from handoff.tasks.probe.limited import LoadedProgram, ProcessResult, run_limited
 from handoff.tasks.probe.messages import ProbeJob
+from handoff.tasks.probe.runner_process import LoadedProgram, ProcessResult, run_limited
 
 
 def write_trial_release(job: ProbeJob, folder: Path) -> None:

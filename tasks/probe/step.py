@@ -25,10 +25,10 @@ from handoff.tasks.probe.cases import (
     try_all,
     write_cases,
 )
-from handoff.tasks.probe.judging import THREADS, judge_calls, judge_measures
-from handoff.tasks.probe.limited import LoadedProgram
 from handoff.tasks.probe.messages import MeasureJob, ProbeJob, ProbeResult
+from handoff.tasks.probe.runner_process import LoadedProgram
 from handoff.tasks.probe.session import Session, parse_records, write_trial_release
+from handoff.tasks.probe.verdict import THREADS, judge_calls, judge_measures
 from handoff.tasks.verify.loading import PACKAGE
 
 T = TypeVar("T")

@@ -20,8 +20,8 @@ from handoff.tasks.propose.messages import (
     TryResult,
 )
 from handoff.tasks.propose.search import find_ranges, find_signature, runs_at_larger_sizes
-from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.inputs.plan import CaseSpec, draw_inputs
+from handoff.tasks.verify.mha_fastpath import by_definition
 
 _OTHER_SIDES = "; it runs with other sides, too, so that these are a guess: --input says which"
 

@@ -26,7 +26,7 @@ from handoff.artifacts.release.evidence import (
     ServedVersion,
 )
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, PackageFile
-from handoff.tasks.conformance.known import fault_findings
+from handoff.tasks.conformance.known_faults import fault_findings
 from handoff.tasks.conformance.messages import NOTHING_KNOWN, KnownWrong
 from handoff.tasks.inspect.messages import TraceabilityResult
 from handoff.tasks.intake.messages import IntakeResult

@@ -57,7 +57,7 @@ class _CatalogueUpdate:
         versions = range(max(1, head.newest - _NEWEST + 1), head.newest + 1)
         aliased = {pointer.version for pointer in head.aliases.values()}
         shown = sorted({*versions, *aliased} - {*head.retired})
-        known = {version: self.releases.released(model, version).release for version in shown}
+        known = {version: self.releases.release_entry(model, version).release for version in shown}
         newest = self.job.version or (shown[-1] if shown else 0)
         if newest:
             for version in self.catalogue.missing_before(model, newest, list(known), known):
@@ -66,13 +66,15 @@ class _CatalogueUpdate:
             self._list_version(newest, known)
         if head.retired:
             self.catalogue.retire(
-                model, head.retired, lambda version: self.releases.released(model, version).release
+                model,
+                head.retired,
+                lambda version: self.releases.release_entry(model, version).release,
             )
         put_back: tuple[str, ...] = ()
         while True:
             aliases = {alias: pointer.version for alias, pointer in head.aliases.items()}
             known |= {pointer.version: pointer.release for pointer in head.aliases.values()}
-            pointed = self.catalogue.point(model, aliases, known)
+            pointed = self.catalogue.set_aliases(model, aliases, known)
             put_back += pointed.put_back
             # Who moved one meanwhile may have pointed before we did.
             latest = self.releases.require_head(model).entry
@@ -84,18 +86,18 @@ class _CatalogueUpdate:
     def _repair_versions(self, head: LedgerEntry) -> tuple[int, ...]:
         """Upload again what MLflow shows and lost; return the versions that this was done for."""
         model = self.job.model
-        listed = self.catalogue.listed(model)
+        listed = self.catalogue.list_versions(model)
         return tuple(v for v in head.kept if v in listed and self._repair_version(listed[v], v))
 
     def _repair_version(self, listing: Listing, version: int) -> bool:
         """Upload again what a listed version lacks; return whether it lacked anything."""
-        pointer = self.releases.released(self.job.model, version).pointer
+        pointer = self.releases.release_entry(self.job.model, version).pointer
         # An MLflow that two stores share may list another's version by this number.
         if listing.release != pointer.release:
             return False
         release = self.releases.read(self.job.model, pointer)
         names = release.claim.evidence
-        if not self.catalogue.lacking(release.manifest, release.digest, names):
+        if not self.catalogue.missing_files(release.manifest, release.digest, names):
             return False
         with tempfile.TemporaryDirectory(prefix="handoff-catalogue-") as scratch:
             folder = Path(scratch)
@@ -107,11 +109,11 @@ class _CatalogueUpdate:
         return True
 
     def _is_abandoned(self, version: int) -> bool:
-        created = datetime.fromisoformat(self.releases.released(self.job.model, version).at)
+        created = datetime.fromisoformat(self.releases.release_entry(self.job.model, version).at)
         return datetime.now(UTC) - created > _ABANDONED
 
     def _list_version(self, version: int, known: Mapping[int, Digest]) -> Listing:
-        pointer = self.releases.released(self.job.model, version).pointer
+        pointer = self.releases.release_entry(self.job.model, version).pointer
         release = self.releases.read(self.job.model, pointer)
         while True:
             try:

@@ -79,7 +79,7 @@ def _release(releases: Releases, job: DraftJob, request: ReleaseRequest) -> Draf
     _require_trial_alias(parse_manifest(data), request.alias)
     head, known = _find_earlier_version(releases, request)
     require_free_alias(head.entry if head else None, request.alias)
-    if known is None or head is None or not releases.is_whole(request.model, known):
+    if known is None or head is None or not releases.is_complete(request.model, known):
         # The signer puts in the digest of what it signs.
         pointer = Pointer(head.entry.newest + 1 if head else 1, _UNSIGNED, "release", 0)
         new_version = _Version(pointer, request.manifest, request.fingerprint)
@@ -101,7 +101,11 @@ def _find_earlier_version(
     """
     while True:
         published = publish(releases, request.model)
-        known = None if request.rebuild else releases.made_from(request.model, request.fingerprint)
+        known = (
+            None
+            if request.rebuild
+            else releases.find_by_fingerprint(request.model, request.fingerprint)
+        )
         head = releases.head(request.model)
         if head == published:
             return head, known
@@ -147,7 +151,7 @@ def _roll_back(releases: Releases, job: DraftJob, request: RollBackRequest) -> D
     head = releases.require_head(request.model)
     _require_unmoved(releases, job, request.alias, head)
     if request.alias not in head.entry.aliases:
-        raise releases.unknown(request.model, request.alias)
+        raise releases.not_registered_error(request.model, request.alias)
     stack = [v for v in alias_history(entries, request.alias) if v not in head.entry.retired]
     earlier = [version for version in stack[:-1] if version != (stack[-1] if stack else 0)]
     number = request.version or (earlier[-1] if earlier else None)
@@ -265,7 +269,7 @@ def _format_version(version: int | None) -> str:
 
 
 def _released_version(releases: Releases, model: str, pointer: Pointer) -> _Version:
-    entry = releases.released(model, pointer.version)
+    entry = releases.release_entry(model, pointer.version)
     return _Version(pointer, entry.manifest, entry.fingerprint)
 
 

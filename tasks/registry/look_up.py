@@ -30,10 +30,10 @@ def run(job: LookUpJob) -> LookUpResult:
     how = f"Else release it, and 'handoff promote {job.model} --to {job.alias} --new-alias'"
     require_intended_alias(job.model, job.alias, head.entry.aliases if head else (), how)
     publish(releases, job.model)
-    found = releases.made_from(job.model, job.fingerprint)
-    if head is None or found is None or not releases.is_whole(job.model, found):
+    found = releases.find_by_fingerprint(job.model, job.fingerprint)
+    if head is None or found is None or not releases.is_complete(job.model, found):
         return LookUpResult(None, served=_read_served(releases, head, job))
-    manifest = releases.released(job.model, found.version).manifest
+    manifest = releases.release_entry(job.model, found.version).manifest
     return LookUpResult(found.version, manifest)
 
 

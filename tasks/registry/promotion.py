@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from handoff.artifacts.recipe.generations import format_capabilities
+from handoff.artifacts.recipe.gpu_generations import format_capabilities
 from handoff.artifacts.recipe.recipe import Promotion
 from handoff.artifacts.release.comparison import SideBySide, Standing
 from handoff.artifacts.release.manifest import Manifest, TargetRecord

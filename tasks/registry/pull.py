@@ -17,7 +17,7 @@ from pathlib import Path
 from handoff.artifacts.digest import Digest, digest_file, digest_folder, digest_tree
 from handoff.artifacts.errors import PackageRefused, RegistryFailed, StoreFailed, UsageProblem
 from handoff.artifacts.files.writing import staged_folder, write_atomically
-from handoff.artifacts.recipe.fit import best_of
+from handoff.artifacts.recipe.compatibility import best_of
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
 from handoff.artifacts.release.package import check_release
 from handoff.artifacts.release.releases import Releases, SignedRelease, open_releases

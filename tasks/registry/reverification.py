@@ -12,8 +12,8 @@ from handoff.artifacts.errors import BlessingRefused, HandoffError, StepCrashed,
 from handoff.artifacts.host import HostSettings, Stores
 from handoff.artifacts.machine.gpu import host_gpu_capabilities
 from handoff.artifacts.recipe.choices import PassChoice
-from handoff.artifacts.recipe.fit import installed_torch
-from handoff.artifacts.recipe.generations import format_capabilities, matching_member
+from handoff.artifacts.recipe.compatibility import installed_torch
+from handoff.artifacts.recipe.gpu_generations import format_capabilities, matching_member
 from handoff.artifacts.recipe.recipe import OtherTorch
 from handoff.artifacts.recipe.search import KNOBS, Search
 from handoff.artifacts.recipe.target import parse_target

@@ -14,13 +14,13 @@ from pathlib import Path
 from handoff.artifacts.delivery.contract import EXAMPLES_FILE
 from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.host import HostSettings, Stores
-from handoff.artifacts.recipe.fit import installed_torch
+from handoff.artifacts.recipe.compatibility import installed_torch
 from handoff.artifacts.release.comparison import SideBySide
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.releases import open_releases
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.engine.workspaces import scratch_workspace
-from handoff.tasks.registry.appending import AppendResult, Change, append, raise_as_not_shown
+from handoff.tasks.registry.append import AppendResult, Change, append, raise_as_not_shown
 from handoff.tasks.registry.changes import Author, PromoteRequest, Request
 from handoff.tasks.registry.draft import require_intended_alias
 from handoff.tasks.registry.messages import CatalogueJob, KeyJob, PullJob

@@ -14,7 +14,7 @@ from typing import Any
 from handoff.artifacts.conformance.table import KnownFault
 from handoff.artifacts.delivery.contract import NO_LINEAGE, Lineage
 from handoff.artifacts.delivery.signature import ModelSignature
-from handoff.artifacts.isolated import own_package
+from handoff.artifacts.isolation import own_package
 from handoff.artifacts.recipe.choices import PassChoice
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CpuTarget, CudaTarget, Target, find_target

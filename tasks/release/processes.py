@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from handoff.artifacts.isolated import import_folders
+from handoff.artifacts.isolation import import_folders
 from handoff.artifacts.machine.gpu import host_gpu_capabilities
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import (

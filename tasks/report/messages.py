@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from handoff.artifacts.host import Stores
-from handoff.artifacts.mlflow.own_runs import Refusal
+from handoff.artifacts.mlflow.standalone_runs import Refusal
 from handoff.artifacts.record import Job
 
 

@@ -17,15 +17,16 @@ from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.layout import REPORT_FILE
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.artifacts.release.mechanics import Mechanics, is_survived
-from handoff.tasks.report import first_screen, view
+from handoff.tasks.report import summary, view
 from handoff.tasks.report.cells import Cell, Table, format_count, table
-from handoff.tasks.report.error_pictures import (
+from handoff.tasks.report.error_plots import (
     draw_inputs,
     draw_latency,
     draw_spread,
     format_milliseconds,
     output_name,
 )
+from handoff.tasks.report.figures import Picture
 from handoff.tasks.report.graph_picture import GRAPH_COLUMNS, lay_out
 from handoff.tasks.report.numbers import (
     comparisons_table,
@@ -35,7 +36,6 @@ from handoff.tasks.report.numbers import (
     search_rows,
     special_needs_table,
 )
-from handoff.tasks.report.standalone import Picture
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -76,8 +76,8 @@ def render_release(manifest: Manifest) -> str:
         .get_template("release.html.j2")
         .render(
             manifest=manifest,
-            verdict=first_screen.judge(manifest),
-            origin=first_screen.origin(manifest),
+            verdict=summary.judge(manifest),
+            origin=summary.origin(manifest),
             targets=view.targets_table(manifest),
             metrics=view.metrics_table(manifest),
             signature=view.signature_table(manifest),

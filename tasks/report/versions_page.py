@@ -13,9 +13,9 @@ from handoff.artifacts.release.interval import format_package_size, ratio
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.report.cells import Cell, Table, table
-from handoff.tasks.report.first_screen import format_time, origin
+from handoff.tasks.report.figures import FIRST, INK, SECOND, Picture, draw
 from handoff.tasks.report.page import environment
-from handoff.tasks.report.standalone import FIRST, INK, SECOND, Picture, draw
+from handoff.tasks.report.summary import format_time, origin
 from handoff.tasks.report.view import verdict_cell
 
 if TYPE_CHECKING:

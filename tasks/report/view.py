@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from handoff.artifacts.delivery.captures import COLUMNS, CaptureRow
 from handoff.artifacts.delivery.signature import TensorSpec
-from handoff.artifacts.recipe.generations import format_capabilities
+from handoff.artifacts.recipe.gpu_generations import format_capabilities
 from handoff.artifacts.release.evidence import BUSY, PassEffect, Timing
 from handoff.artifacts.release.interval import format_package_size, ratio, size
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.report.cells import Cell, Table, Tone, format_count, format_number, table
-from handoff.tasks.report.error_pictures import format_milliseconds
-from handoff.tasks.report.first_screen import describe_case, is_refused
+from handoff.tasks.report.error_plots import format_milliseconds
+from handoff.tasks.report.summary import describe_case, is_refused
 
 
 def captures_table(manifest: Manifest) -> Table | None:

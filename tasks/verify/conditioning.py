@@ -29,8 +29,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.float64 import flatten_tensors
+from handoff.tasks.verify.mha_fastpath import by_definition
 
 Tensors = tuple[torch.Tensor, ...]
 

@@ -31,7 +31,7 @@ from handoff.tasks.verify.inputs.special import NOT_FINITE
 from handoff.tasks.verify.loading import Tensors
 from handoff.tasks.verify.messages import VerifyJob
 from handoff.tasks.verify.reference import ReferenceCase
-from handoff.tasks.verify.rounded import RoundedProgram
+from handoff.tasks.verify.rounded_program import RoundedProgram
 from handoff.tasks.verify.scale import Scale, find_scale
 
 _PROPAGATION_HINT = (

@@ -18,7 +18,6 @@ from handoff.infra.engine.budget import is_out_of_memory
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
 from handoff.tasks.optimize.programs import load_program
 from handoff.tasks.timing.conditions import digest_conditions, sharing_threads
-from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.elements import are_identical
 from handoff.tasks.verify.float64 import (
     copy_sharing_tensors,
@@ -31,7 +30,8 @@ from handoff.tasks.verify.inputs.planner import PlannedCase, Planner
 from handoff.tasks.verify.inputs.special import NOT_FINITE, ValueKind
 from handoff.tasks.verify.messages import ReferenceJob, ReferenceResult
 from handoff.tasks.verify.metric.evaluating import run_eager
-from handoff.tasks.verify.open_casts import UndefinedCasts
+from handoff.tasks.verify.mha_fastpath import by_definition
+from handoff.tasks.verify.undefined_casts import UndefinedCasts
 
 Tensors = tuple[torch.Tensor, ...]
 

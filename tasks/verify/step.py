@@ -27,8 +27,7 @@ from handoff.tasks.probe.call_patterns import (
     threaded_calls,
 )
 from handoff.tasks.probe.emulated import emulated_package
-from handoff.tasks.probe.limited_time import TimeLimitedPackage, bytes_of
-from handoff.tasks.verify.by_definition import by_definition
+from handoff.tasks.probe.time_limit import TimeLimitedPackage, bytes_of
 from handoff.tasks.verify.elements import are_identical
 from handoff.tasks.verify.figures import spreads_of
 from handoff.tasks.verify.findings import Findings, drawn_cases, yardsticks_of
@@ -44,8 +43,9 @@ from handoff.tasks.verify.loading import (
 )
 from handoff.tasks.verify.messages import VerifyJob, VerifyResult
 from handoff.tasks.verify.metric.evaluating import evaluate
+from handoff.tasks.verify.mha_fastpath import by_definition
 from handoff.tasks.verify.reference import ReferenceCase, load_cases
-from handoff.tasks.verify.rounded import RoundedProgram
+from handoff.tasks.verify.rounded_program import RoundedProgram
 from handoff.tasks.verify.torch_versions.client import open_in_other_torch
 
 # So many of the smallest cases are called in other manners, and by the second loader.

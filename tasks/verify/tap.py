@@ -17,11 +17,11 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind, OutputSpec, TensorArgument
 
 from handoff.tasks.optimize.programs import load_program, save_program
-from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.conditioning import Conditioning
 from handoff.tasks.verify.elements import FEWEST_RUNS, MOST_INCOMPARABLE, ROOM_PER_MOVE
 from handoff.tasks.verify.float64 import lift_inputs, run_in_float64
 from handoff.tasks.verify.messages import TapJob, TapResult
+from handoff.tasks.verify.mha_fastpath import by_definition
 from handoff.tasks.verify.reference import ReferenceCase, load_cases, save_cases
 from handoff.tasks.verify.scale import NO_SCALE
 

@@ -8,7 +8,7 @@ import pytest
 
 from handoff.artifacts.stores.folder import FolderStore
 from handoff.artifacts.stores.store import Store
-from tests.artifacts.stores.made_stores import s3_store
+from tests.artifacts.stores.store_fixtures import s3_store
 
 
 @pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.server)])

@@ -18,7 +18,7 @@ from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.delivery.metric import MeasuredMetric
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.digest import digest_bytes, digest_file
-from handoff.artifacts.recipe.fit import Fit
+from handoff.artifacts.recipe.compatibility import Fit
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.artifacts.recipe.tolerance import Deviation

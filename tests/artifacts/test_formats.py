@@ -30,7 +30,7 @@ from handoff.artifacts.errors import (
     UsageProblem,
     error_from_record,
 )
-from handoff.artifacts.recipe.fit import Fit
+from handoff.artifacts.recipe.compatibility import Fit
 from handoff.artifacts.recipe.reading import read_recipe
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CpuTarget, Target, parse_target
@@ -291,7 +291,7 @@ def test_machine_code_for_a_gpu_fits_its_capability_and_later_minor_ones(
         ((), False),
     ):
         monkeypatch.setattr(
-            "handoff.artifacts.recipe.fit.host_gpu_capabilities", lambda here=here: here
+            "handoff.artifacts.recipe.compatibility.host_gpu_capabilities", lambda here=here: here
         )
         misfit = fit.misfit("2.15.0+cu130")
         assert (misfit is None) == fits

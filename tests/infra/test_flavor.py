@@ -33,7 +33,7 @@ def listed(built_release: BuiltRelease, tmp_path: Path) -> Catalogue:
     asked_before(tmp_path / "mlflow.db")
     catalogue = Catalogue(f"sqlite:///{tmp_path / 'mlflow.db'}", str(tmp_path / "mlflow"))
     list_signed(catalogue, signed_copy(built_release, tmp_path / "release"))
-    catalogue.point(built_release.manifest.model, {"candidate": 3})
+    catalogue.set_aliases(built_release.manifest.model, {"candidate": 3})
     return catalogue
 
 
@@ -77,7 +77,7 @@ def expected(built: BuiltRelease, given: dict[str, Any]) -> Any:
 
 def listed_folder(catalogue: Catalogue) -> Path:
     """Return where MLflow keeps the version's files."""
-    return Path(catalogue.listed("toy")[3].report).parent
+    return Path(catalogue.list_versions("toy")[3].report).parent
 
 
 @pytest.mark.usefixtures("trusting")

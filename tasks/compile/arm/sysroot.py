@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from handoff.artifacts.errors import EnvironmentLacking
-from handoff.artifacts.recipe.fit import base_version
+from handoff.artifacts.recipe.compatibility import base_version
 
 COMPILERS = ("aarch64-linux-gnu-g++-12", "aarch64-linux-gnu-g++")
 EMULATORS = ("qemu-aarch64-static", "qemu-aarch64")

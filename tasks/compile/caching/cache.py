@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from handoff.artifacts.digest import Digest, digest_bytes, digest_file
 from handoff.artifacts.files.locks import lock_folder
-from handoff.artifacts.files.strict import parse_json
+from handoff.artifacts.files.strict_parsing import parse_json
 from handoff.artifacts.files.writing import replace_folder, scratch_folder
 from handoff.artifacts.recipe.target import describe_host_cpu
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain

@@ -9,7 +9,7 @@ from handoff.tasks.compile.caching.cache import (
     find_reusable_part,
     read_entry,
 )
-from handoff.tasks.compile.machine.here import compiler_for, toolchain_of
+from handoff.tasks.compile.machine.host import compiler_for, toolchain_of
 from handoff.tasks.compile.messages import FindPackageJob, FoundPackage
 from handoff.tasks.optimize.programs import load_program
 

@@ -14,21 +14,21 @@ from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import BlessingRefused, HandoffError, UsageProblem
 from handoff.artifacts.machine.gpu import GpuProfile
-from handoff.artifacts.recipe.generations import FIRST_SPECIFIC
+from handoff.artifacts.recipe.gpu_generations import FIRST_SPECIFIC
 from handoff.artifacts.recipe.target import CudaTarget
 from handoff.tasks.compile.caching.compiled_interface import precompile_interface
 from handoff.tasks.compile.cross.assembling import Assembler
 from handoff.tasks.compile.cross.inspect_binary import Inspection, inspect_binary
 from handoff.tasks.compile.cross.kernels import KernelChoice
-from handoff.tasks.compile.cross.pretend import pretend_gpu
 from handoff.tasks.compile.cross.retarget import Weights, retarget
+from handoff.tasks.compile.cross.simulated_gpu import pretend_gpu
 from handoff.tasks.compile.cross.toolkit import (
     can_add_ptx,
     find_ptxas,
     find_toolkit,
     link_driver_stub,
 )
-from handoff.tasks.compile.machine.here import SHIPPED_OPTIONS, has_march_option
+from handoff.tasks.compile.machine.host import SHIPPED_OPTIONS, has_march_option
 from handoff.tasks.compile.messages import KernelSource
 from handoff.tasks.compile.reading.literals import refusal_within
 from handoff.tasks.compile.workdir import staged_folder

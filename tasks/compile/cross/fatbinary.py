@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from handoff.artifacts.errors import EnvironmentLacking
-from handoff.artifacts.recipe.generations import FIRST_SPECIFIC
+from handoff.artifacts.recipe.gpu_generations import FIRST_SPECIFIC
 from handoff.artifacts.recipe.target import CudaTarget
 
 REMEDY = (

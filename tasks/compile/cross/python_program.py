@@ -21,11 +21,11 @@ from torch.export import ExportedProgram
 from handoff.artifacts.errors import BlessingRefused, HandoffError
 from handoff.artifacts.machine.gpu import GpuProfile
 from handoff.tasks.compile.cross.build import NEED_A_GPU, inductor_options
-from handoff.tasks.compile.cross.pretend import pretend_gpu
 from handoff.tasks.compile.cross.retarget import Weights, retarget
+from handoff.tasks.compile.cross.simulated_gpu import pretend_gpu
 from handoff.tasks.compile.patching import patch_attribute
 from handoff.tasks.compile.reading.literals import refusal_within
-from handoff.tasks.compile.reading.source_words import weights_named
+from handoff.tasks.compile.reading.source_words import prefix_weight_names
 
 # What differs between writing C++ and writing Python, and would change a kernel or the calls. The
 # first is left out where C++ is written; the last adds nothing but measuring.
@@ -76,7 +76,7 @@ def write_python_program(
     weights = Weights(program, retargeted)
     written: list[PythonProgram] = []
     with (
-        torch.no_grad(), pretend_gpu(profile, weights=weights), weights_named(),
+        torch.no_grad(), pretend_gpu(profile, weights=weights), prefix_weight_names(),
         _capture_program(written, weights),
     ):  # fmt: skip
         try:

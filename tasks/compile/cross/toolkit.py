@@ -25,9 +25,9 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.machine.gpu import GpuProfile
-from handoff.artifacts.recipe.fit import base_version
+from handoff.artifacts.recipe.compatibility import base_version
 from handoff.tasks.compile.cross.fatbinary import require_fatbinary
-from handoff.tasks.compile.machine.here import require_compiler
+from handoff.tasks.compile.machine.host import require_compiler
 from handoff.tasks.compile.patching import patch_environment
 
 # Each torch whose internals `pretend` is known to fit, with the Triton that goes with it. Another

@@ -19,7 +19,7 @@ from handoff.artifacts.recipe.target import CudaTarget
 from handoff.tasks.compile.cross.build import GpuPackage
 from handoff.tasks.compile.cross.inspect_binary import inspect_binary
 from handoff.tasks.compile.cross.toolkit import link_driver_stub
-from handoff.tasks.compile.machine.here import (
+from handoff.tasks.compile.machine.host import (
     SHIPPED_OPTIONS,
     has_march_option,
     require_compiler,
@@ -61,7 +61,7 @@ def compile_natively(
                 "cpp.simdlen": 256,
                 # Headers that are used once aren't worth it.
                 "aot_inductor.precompile_headers": False,
-                # In this process, where what is written is read first (`sources_read`).
+                # In this process, where what is written is read first (`check_sources`).
                 "compile_threads": 1,
                 "triton.autotune_at_compile_time": True,
                 "aot_inductor.embed_kernel_binary": True,

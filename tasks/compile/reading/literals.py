@@ -160,7 +160,7 @@ def prepare_reading() -> None:
 
 
 @contextmanager
-def sources_read() -> Iterator[None]:
+def check_sources() -> Iterator[None]:
     """Let every source that Inductor writes in the body be read before it is compiled or run.
 
     So is what it executes without writing it: the block that defines kernels and times them. What

@@ -34,7 +34,7 @@ _INDUCTOR_PREFIX = "_tensor_constant"
 
 
 @contextmanager
-def weights_named() -> Iterator[None]:
+def prefix_weight_names() -> Iterator[None]:
     """Let the weights have names of ours in the source code that is written in the body.
 
     Raises `EnvironmentLacking` where torch has moved what this leans on.

@@ -21,7 +21,7 @@ from handoff.artifacts.errors import (
     HandoffError,
     NotCapturable,
 )
-from handoff.tasks.deliver.capture.kinds import (
+from handoff.tasks.deliver.capture.causes import (
     UNKNOWN,
     classify_failure,
     exception_chain,

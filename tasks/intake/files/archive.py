@@ -14,7 +14,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from handoff.tasks.intake.refusal import DAMAGED, refuse
+from handoff.tasks.intake.errors import DAMAGED, refuse
 
 _END = struct.Struct("<4s4H2LH")
 _END64 = struct.Struct("<4sQ2H2L4Q")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from handoff.tasks.intake.refusal import DAMAGED, refuse, shorten
+from handoff.tasks.intake.errors import DAMAGED, refuse, shorten
 
 _MAX_BYTES = 64 << 20
 _MAX_OPCODES = 3_000_000

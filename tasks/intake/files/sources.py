@@ -8,8 +8,8 @@ from pathlib import Path
 import torch.fx
 
 from handoff.artifacts.delivery.contract import SOURCES_FILE
-from handoff.artifacts.files.strict import parse_json
-from handoff.tasks.intake.refusal import refuse
+from handoff.artifacts.files.strict_parsing import parse_json
+from handoff.tasks.intake.errors import refuse
 
 _LINE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}:[0-9]{1,7}")
 _MAX_BYTES = 16 << 20

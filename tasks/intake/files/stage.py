@@ -23,7 +23,7 @@ from handoff.artifacts.delivery.metric import EVALUATION_FILE
 from handoff.artifacts.digest import Digest, digest_file, digest_tree
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.files.writing import scratch_folder
-from handoff.tasks.intake.refusal import refuse
+from handoff.tasks.intake.errors import refuse
 
 _BLOB_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,199}\.pt")
 _NAMED_FILES = frozenset(

@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 
 from handoff.tasks.optimize.passes.base import Pass, PassBroken
 from handoff.tasks.optimize.passes.batch_norm import CONVOLUTIONS
-from handoff.tasks.optimize.passes.between import propagate_precision
+from handoff.tasks.optimize.passes.propagate_precision import propagate_precision
 from handoff.tasks.optimize.passes.purity import written_tensors
 from handoff.tasks.optimize.passes.state import retype_state, state_name
 

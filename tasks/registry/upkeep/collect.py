@@ -60,7 +60,7 @@ def run(job: CollectJob) -> CollectResult:
     releases = open_releases(stores.objects, stores.trusted, stores.seen)
     # Of what a missing ledger needs nothing is known here: all of it would look unneeded.
     if missing := releases.missing():
-        raise releases.gone(missing)
+        raise releases.missing_ledgers_error(missing)
     oldest = datetime.now(UTC) - grace
     objects = list(releases.store.keys(OBJECTS))
     # Asked after the list: what was released in between was uploaded within the grace.

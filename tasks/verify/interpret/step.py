@@ -12,7 +12,7 @@ import torch
 from torch._ops import OpOverload
 
 from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
-from handoff.artifacts.recipe.fit import base_version
+from handoff.artifacts.recipe.compatibility import base_version
 from handoff.artifacts.recipe.tolerance import largest_difference
 from handoff.artifacts.release.evidence import SourceCheck
 from handoff.tasks.compile.cross.python_program import PythonProgram, write_python_program

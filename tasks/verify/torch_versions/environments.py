@@ -18,7 +18,7 @@ from pathlib import Path
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.files.locks import lock_folder
 from handoff.artifacts.files.writing import write_atomically
-from handoff.artifacts.recipe.fit import base_version, installed_torch
+from handoff.artifacts.recipe.compatibility import base_version, installed_torch
 from handoff.tasks.verify.torch_versions.messages import MakeTorchJob, TorchEnvironment
 
 # Written last: an environment with it is whole. It lists what is installed.

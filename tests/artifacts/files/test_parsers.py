@@ -23,7 +23,7 @@ from handoff.artifacts.delivery.contract import (
 )
 from handoff.artifacts.delivery.signature import Dimension, TensorSpec
 from handoff.artifacts.errors import DeliveryUnreadable, UsageProblem
-from handoff.artifacts.files.strict import parse_json, parse_toml
+from handoff.artifacts.files.strict_parsing import parse_json, parse_toml
 from handoff.artifacts.recipe.reading import read_recipe
 from handoff.artifacts.record import RecordInvalid
 

@@ -16,7 +16,7 @@ import pytest
 from handoff.artifacts.machine.elf import host_glibc, needed_glibc, parse_version
 from handoff.artifacts.machine.gpu import MINIMUM_DRIVERS
 from handoff.artifacts.recipe import target
-from handoff.artifacts.recipe.fit import Fit
+from handoff.artifacts.recipe.compatibility import Fit
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
 from tests.limits import LIMIT_S
 
@@ -84,9 +84,9 @@ def test_a_machine_with_an_older_glibc_is_refused() -> None:
 
 
 def test_glibcs_are_compared_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("handoff.artifacts.recipe.fit.host_glibc", lambda: "2.9")
+    monkeypatch.setattr("handoff.artifacts.recipe.compatibility.host_glibc", lambda: "2.9")
     assert "glibc 2.10" in str(Fit((), "2.15.0", platform.machine(), glibc="2.10").misfit(None))
-    monkeypatch.setattr("handoff.artifacts.recipe.fit.host_glibc", lambda: "2.35")
+    monkeypatch.setattr("handoff.artifacts.recipe.compatibility.host_glibc", lambda: "2.35")
     assert Fit((), "2.15.0", platform.machine(), glibc="2.9").misfit(None) is None
 
 
@@ -105,8 +105,10 @@ def test_glibcs_are_compared_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_driver_serves_its_cudas_major_version_and_those_before(
     cuda: str, driver: tuple[int, int], reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("handoff.artifacts.recipe.fit.host_gpu_capabilities", lambda: (90,))
-    monkeypatch.setattr("handoff.artifacts.recipe.fit.host_cuda", lambda: driver)
+    monkeypatch.setattr(
+        "handoff.artifacts.recipe.compatibility.host_gpu_capabilities", lambda: (90,)
+    )
+    monkeypatch.setattr("handoff.artifacts.recipe.compatibility.host_cuda", lambda: driver)
     misfit = Fit((), "2.15.0", platform.machine(), gpu_capability=90, cuda=cuda).misfit("2.15.0")
     assert (misfit is None) == (reason is None)
     if reason:

@@ -26,7 +26,7 @@ def test_a_listed_release_has_everything_that_a_person_looks_for(
 ) -> None:
     signed = signed_release(tmp_path / "release", version=1)
     listing = list_signed(catalogue, signed)
-    assert catalogue.listed("toy") == {1: listing}
+    assert catalogue.list_versions("toy") == {1: listing}
     assert (listing.version, listing.release, listing.manifest) == (
         1, signed.release, signed.manifest.digest,
     )  # fmt: skip
@@ -80,7 +80,7 @@ def test_a_release_listed_twice_is_one_version(tmp_path: Path, catalogue: Catalo
 def test_a_name_with_a_dot_can_be_listed(tmp_path: Path, catalogue: Catalogue) -> None:
     signed = signed_release(tmp_path / "release", model="ranker-1.5_b")
     assert list_signed(catalogue, signed).version == 1
-    assert set(catalogue.listed("ranker-1.5_b")) == {1}
+    assert set(catalogue.list_versions("ranker-1.5_b")) == {1}
 
 
 def _long(stage: str, after: bool) -> Any:
@@ -109,9 +109,11 @@ def test_a_registrar_killed_anywhere_shows_nothing_half_and_the_next_one_ends_it
 ) -> None:
     signed = signed_release(tmp_path / "release")
     assert registrars.kill_one(catalogue, signed, stage, after=after) == 9
-    assert set(catalogue.listed("toy")) == ({1} if stage == "create_model_version" else set())
+    assert set(catalogue.list_versions("toy")) == (
+        {1} if stage == "create_model_version" else set()
+    )
     listing = list_signed(catalogue, signed)
-    assert catalogue.listed("toy") == {1: listing}
+    assert catalogue.list_versions("toy") == {1: listing}
     assert listing.version == 1
     client = client_of(catalogue)
     experiment = client.get_experiment_by_name("handoff")
@@ -155,7 +157,7 @@ def test_four_registrars_at_once_on_one_database_make_four_versions_in_order(
     # Its tables are not there yet: the four make them too.
     patient = Catalogue(f"sqlite:///{tmp_path / 'new.db'}", catalogue.artifact_root)
     assert registrars.list_at_once(patient, releases[::-1], range(1, 5)) == [0] * 4
-    listed = patient.listed("toy")
+    listed = patient.list_versions("toy")
     assert {number: one.version for number, one in listed.items()} == {n: n for n in range(1, 5)}
     assert [listed[one.claim.version].release for one in releases] == [
         one.release for one in releases
@@ -186,7 +188,7 @@ def test_a_version_waits_for_the_one_before_it_and_then_says_which_is_missing(
     with pytest.raises(EarlierVersionsMissing, match=r"no version 2\. List these first") as caught:
         list_signed(catalogue, third, known=[1, 2, 3])
     assert caught.value.versions == (2,)
-    assert set(catalogue.listed("toy")) == {1}
+    assert set(catalogue.list_versions("toy")) == {1}
     list_signed(catalogue, signed_release(tmp_path / "second", version=2), known=[1, 2, 3])
     assert list_signed(catalogue, third, known=[1, 2, 3]).version == 3
     experiment = client_of(catalogue).get_experiment_by_name("handoff")
@@ -202,11 +204,11 @@ def test_where_somebody_registered_by_hand_the_tag_is_right_and_the_page_says_so
     client.create_model_version("toy", source=str(tmp_path), tags={"handoff.version": "9"})
     listing = list_signed(catalogue, signed_release(tmp_path / "second", version=2))
     assert listing.version == 3
-    assert catalogue.listed("toy")[2] == listing
-    assert set(catalogue.listed("toy")) == {1, 2}
+    assert catalogue.list_versions("toy")[2] == listing
+    assert set(catalogue.list_versions("toy")) == {1, 2}
     text = client.get_model_version("toy", "3").description
     assert "This is version 2 of the release ledger" in text
-    catalogue.point("toy", {"candidate": 2})
+    catalogue.set_aliases("toy", {"candidate": 2})
     assert client.get_model_version_by_alias("toy", "candidate").version == 3
 
 
@@ -217,8 +219,10 @@ def test_of_two_stores_in_one_mlflow_each_finds_its_own_versions(
     ours = signed_release(tmp_path / "ours", version=1, toolchain={"torch": "another"})
     list_signed(catalogue, theirs)
     assert catalogue.missing_before("toy", 2, [1], {1: ours.release}) == (1,)
-    assert catalogue.point("toy", {"candidate": 1}, {1: ours.release}).unlisted == ("candidate",)
+    assert catalogue.set_aliases("toy", {"candidate": 1}, {1: ours.release}).unlisted == (
+        "candidate",
+    )
     listing = list_signed(catalogue, ours)
-    assert catalogue.point("toy", {"candidate": 1}, {1: ours.release}).unlisted == ()
+    assert catalogue.set_aliases("toy", {"candidate": 1}, {1: ours.release}).unlisted == ()
     found = client_of(catalogue).get_model_version_by_alias("toy", "candidate")
     assert int(found.version) == listing.version == 2

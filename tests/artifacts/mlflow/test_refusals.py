@@ -8,8 +8,8 @@ import pytest
 
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.errors import BlessingRefused, BuildCrashed, DeliveryUnreadable, HandoffError
-from handoff.artifacts.mlflow.own_runs import Refusal
 from handoff.artifacts.mlflow.registry import Catalogue
+from handoff.artifacts.mlflow.standalone_runs import Refusal
 from tests.artifacts.mlflow.listing import client_of
 from tests.artifacts.samples import sample_manifest, sample_target
 

@@ -21,7 +21,7 @@ from tests.mlflow_server import mlflow_server
 
 
 def lacking(catalogue: Catalogue, signed: Signed) -> tuple[str, ...]:
-    return catalogue.lacking(signed.manifest, signed.release, EVIDENCE)
+    return catalogue.missing_files(signed.manifest, signed.release, EVIDENCE)
 
 
 def upload_again(catalogue: Catalogue, signed: Signed) -> None:
@@ -65,7 +65,7 @@ def test_a_server_whose_artifacts_did_not_move_along_gets_them_again(tmp_path: P
         list_signed(catalogue, signed)
         before = all_files(place)
         shutil.rmtree(place)
-        assert catalogue.listed("toy")[1].release == signed.release
+        assert catalogue.list_versions("toy")[1].release == signed.release
         assert {"report.html", "MLmodel", "manifest.json"} <= {*lacking(catalogue, signed)}
         upload_again(catalogue, signed)
         assert lacking(catalogue, signed) == ()

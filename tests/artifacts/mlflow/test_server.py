@@ -13,7 +13,7 @@ import pytest
 from handoff.artifacts.errors import RegistryFailed
 from handoff.artifacts.mlflow.registry import Catalogue
 from tests.artifacts.mlflow.listing import client_of, list_signed, signed_release
-from tests.artifacts.recipe.generations import BOTH, for_gpus
+from tests.artifacts.recipe.gpu_generations import BOTH, for_gpus
 from tests.conftest import BUCKET, served_s3
 from tests.faulty_server import FOREVER, Fault, FaultyServer
 from tests.mlflow_server import asked_before, mlflow_server
@@ -86,7 +86,7 @@ def test_artifacts_go_to_s3_by_way_of_a_server_and_come_back_whole(
     signed = signed_release(tmp_path / "release")
     catalogue = Catalogue(before_s3, "")
     list_signed(catalogue, signed)
-    catalogue.point("toy", {"candidate": 1})
+    catalogue.set_aliases("toy", {"candidate": 1})
     assert any(key.startswith("served/") for key in keys_of(s3))
     version = client_of(catalogue).get_model_version_by_alias("toy", "candidate")
     folder = downloaded(catalogue, version.source, tmp_path / "back")
@@ -155,7 +155,7 @@ def test_a_request_that_fails_in_each_way_is_made_again_and_nothing_is_made_twic
         for fault in faults:
             server.plan(fault, path=path)
         listing = list_signed(catalogue, signed)
-        assert catalogue.point(model, {"candidate": 1}).unlisted == ()
+        assert catalogue.set_aliases(model, {"candidate": 1}).unlisted == ()
         assert [one.fault for one in server.log if one.fault] == faults
     client = client_of(Catalogue(upstream, ""))
     (version,) = client.search_model_versions(f"name = '{model}'")
@@ -176,7 +176,7 @@ def test_a_server_that_stays_unavailable_is_told_and_nothing_is_shown(
         server.plan("unavailable", times=FOREVER, path="model-versions/create")
         with pytest.raises(RegistryFailed, match=r"MLflow could not list a release.*503"):
             list_signed(catalogue, signed)
-        assert catalogue.listed("toy-unavailable") == {}
+        assert catalogue.list_versions("toy-unavailable") == {}
         server.clear()
         assert list_signed(catalogue, signed).version == 1
     client = client_of(Catalogue(upstream, ""))

@@ -39,13 +39,15 @@ def test_a_night_is_one_run_with_every_figure_however_often_it_is_told(
 def test_aliases_follow_the_ledger_and_those_of_unlisted_versions_stay(
     tmp_path: Path, catalogue: Catalogue
 ) -> None:
-    assert catalogue.point("toy", {"candidate": 1}).unlisted == ("candidate",)
+    assert catalogue.set_aliases("toy", {"candidate": 1}).unlisted == ("candidate",)
     for version in (1, 2):
         list_signed(catalogue, signed_release(tmp_path / f"r{version}", version=version))
     client = client_of(catalogue)
     client.set_registered_model_alias("toy", "mine", "1")
-    assert catalogue.point("toy", {"candidate": 2, "production": 1}).unlisted == ()
-    assert catalogue.point("toy", {"candidate": 3, "production": 2}).unlisted == ("candidate",)
+    assert catalogue.set_aliases("toy", {"candidate": 2, "production": 1}).unlisted == ()
+    assert catalogue.set_aliases("toy", {"candidate": 3, "production": 2}).unlisted == (
+        "candidate",
+    )
     assert client.get_registered_model("toy").aliases == {
         "candidate": 2, "production": 2, "mine": 1,
     }  # fmt: skip
@@ -57,7 +59,7 @@ def test_a_version_that_was_retired_says_so_once_and_no_other_does(
     releases = {v: signed_release(tmp_path / f"r{v}", version=v) for v in (1, 2)}
     for release in releases.values():
         list_signed(catalogue, release)
-    digests = {version: one.release for version, one in catalogue.listed("toy").items()}
+    digests = {version: one.release for version, one in catalogue.list_versions("toy").items()}
     asked: list[int] = []
 
     def release_of(version: int) -> Digest:
@@ -81,13 +83,13 @@ def test_an_alias_that_somebody_moved_in_mlflow_is_put_back_and_told(
     for version in (1, 2):
         list_signed(catalogue, signed_release(tmp_path / f"r{version}", version=version))
     ledger, client = {"production": 1}, client_of(catalogue)
-    assert catalogue.point("toy", ledger).put_back == (
+    assert catalogue.set_aliases("toy", ledger).put_back == (
         "@production pointed to nothing, and points to 1",
     )
-    assert catalogue.point("toy", ledger) == AliasUpdate()
+    assert catalogue.set_aliases("toy", ledger) == AliasUpdate()
     client.set_registered_model_alias("toy", "production", "2")
     client.set_registered_model_alias("toy", "champion", "2")
-    assert catalogue.point("toy", ledger) == AliasUpdate(
+    assert catalogue.set_aliases("toy", ledger) == AliasUpdate(
         put_back=("@production pointed to 2, and points to 1",), foreign=("champion",)
     )
     assert client.get_model_version_by_alias("toy", "production").version == 1

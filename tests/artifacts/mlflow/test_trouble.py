@@ -41,21 +41,21 @@ def test_a_database_that_stays_locked_is_told(tmp_path: Path, catalogue: Catalog
     other.execute("BEGIN EXCLUSIVE")
     try:
         with pytest.raises(RegistryFailed, match=r"list the versions.*database is locked"):
-            hasty.listed("toy")
+            hasty.list_versions("toy")
     finally:
         other.rollback()
 
 
 def test_reading_a_registry_that_is_not_there_creates_nothing(tmp_path: Path) -> None:
     catalogue = Catalogue(f"sqlite:///{tmp_path / 'mlflow.db'}", str(tmp_path / "mlflow"))
-    assert catalogue.listed("toy") == {}
+    assert catalogue.list_versions("toy") == {}
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_server_that_is_down_is_told_without_its_password() -> None:
     hasty = Catalogue("http://user:secret@127.0.0.1:9", "", patience_s=0)
     with pytest.raises(RegistryFailed, match=r"MLflow at http://127.0.0.1:9") as caught:
-        hasty.listed("toy")
+        hasty.list_versions("toy")
     assert "secret" not in str(caught.value)
 
 
@@ -91,4 +91,4 @@ def test_every_alias_that_is_let_through_is_one_of_mlflow(alias: str) -> None:
 @pytest.mark.parametrize("alias", ["latest", "Latest", "v1", "V12", "", "-a", "1", "a" * 64, "a b"])
 def test_an_alias_that_mlflow_keeps_for_itself_is_refused(alias: str, catalogue: Catalogue) -> None:
     with pytest.raises(ValueError, match="expected an alias"):
-        catalogue.point("toy", {alias: 1})
+        catalogue.set_aliases("toy", {alias: 1})

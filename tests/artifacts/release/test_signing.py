@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import EnvironmentLacking, PackageRefused, UsageProblem
-from handoff.artifacts.files.strict import parse_json
+from handoff.artifacts.files.strict_parsing import parse_json
 from handoff.artifacts.release.ledger import open_entry
 from handoff.artifacts.release.manifest import parse_manifest
 from handoff.artifacts.release.signing import (

@@ -15,7 +15,7 @@ from handoff.artifacts.errors import EnvironmentLacking, StoreFailed
 from handoff.artifacts.stores.folder import FolderStore
 from handoff.artifacts.stores.objects import GRACE, Objects, Part, object_key
 from handoff.artifacts.stores.store import Store
-from tests.artifacts.stores.made_stores import overwrite, put_file, sizes_below
+from tests.artifacts.stores.store_fixtures import overwrite, put_file, sizes_below
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from handoff.artifacts.files.writing import UnfinishedFiles
 from handoff.artifacts.stores.folder import FolderStore
 from handoff.artifacts.stores.s3 import S3Store
 from handoff.artifacts.stores.store import Guarantees, Store, open_store
-from tests.artifacts.stores.made_stores import overwrite, sizes_below
+from tests.artifacts.stores.store_fixtures import overwrite, sizes_below
 
 
 def file_of(folder: Path, data: bytes) -> tuple[Path, int, str]:

@@ -16,7 +16,7 @@ from handoff.artifacts.errors import StoreFailed
 from handoff.artifacts.stores import s3, s3_transfer
 from handoff.artifacts.stores.objects import Objects, object_key
 from handoff.artifacts.stores.s3 import S3Store
-from tests.artifacts.stores.made_stores import put_file, s3_store, sizes_below
+from tests.artifacts.stores.store_fixtures import put_file, s3_store, sizes_below
 from tests.faulty_server import FAULTS, FOREVER, Fault, FaultyServer
 
 pytestmark = pytest.mark.server

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from handoff.infra.cli.completion import SHELLS, complete_code, complete_model
-from handoff.infra.explaining.texts import explanations
+from handoff.infra.explaining.explanations import explanations
 from tests.infra.commands.test_cli import assert_is_a_sentence, handoff
 
 CONTEXT = click.Context(click.Command("show"))

@@ -32,9 +32,14 @@ from handoff.infra.cli.main import EXIT_CODES
 from handoff.infra.cli.main import main as command_line
 from handoff.infra.commands.init import read_init_options
 from handoff.infra.explaining.explain import hint_for, hint_for_error
-from handoff.infra.explaining.texts import Explanation, code_of, explanations, find_explanation
-from handoff.tasks.conformance import known
-from handoff.tasks.conformance.known import fault_finding, known_faults
+from handoff.infra.explaining.explanations import (
+    Explanation,
+    code_of,
+    explanations,
+    find_explanation,
+)
+from handoff.tasks.conformance import known_faults
+from handoff.tasks.conformance.known_faults import fault_finding, find_known_faults
 from handoff.tasks.conformance.messages import KnownWrongJob
 from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.inspect.step import run
@@ -142,8 +147,8 @@ def known_of_toolchain(folder: Path) -> tuple[Finding, ...]:
     job = OptimizeJob(folder / "staging", folder / "optimized", Recipe(passes=()))
     calls = optimize.run(job).calls
     stores = Stores(str(folder / "store"), "")
-    lacking = known.known_wrong(KnownWrongJob(stores, "g++", (CpuTarget("amx"),), {}, calls))
-    faults = [one for table in shipped_tables() for one in known_faults(table, calls)]
+    lacking = known_faults.known_wrong(KnownWrongJob(stores, "g++", (CpuTarget("amx"),), {}, calls))
+    faults = [one for table in shipped_tables() for one in find_known_faults(table, calls)]
     return (*lacking.notes, *(fault_finding(one, {}) for one in faults))
 
 

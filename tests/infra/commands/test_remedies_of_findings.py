@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from handoff.infra.explaining.texts import Explanation, explanations
+from handoff.infra.explaining.explanations import Explanation, explanations
 from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.inspect.step import run as inspect
 from handoff.tasks.intake.messages import IntakeJob

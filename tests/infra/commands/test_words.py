@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from handoff.infra.documenting.words import SECTIONS, draw_words
-from handoff.infra.explaining.texts import explanations, find_word, words
+from handoff.infra.documenting.glossary import SECTIONS, draw_words
+from handoff.infra.explaining.explanations import explanations, find_word, words
 from tests.infra.commands.test_cli import assert_is_a_sentence, handoff
 
 ROOT = Path(__file__).parents[3]

@@ -130,7 +130,7 @@ import json
 import sys
 from pathlib import Path
 from handoff.artifacts.release.mechanics import RunnerLimits
-from handoff.tasks.probe.limited import run_limited
+from handoff.tasks.probe.runner_process import run_limited
 ended = run_limited(Path(sys.executable), ["-I", "-c", TEXT.replace("MARK", "")], RunnerLimits())
 print("CHILD" + json.dumps(ended.lines[0] if ended.lines else ended.message), flush=True)
 """

@@ -26,7 +26,7 @@ from handoff.infra.engine.budget import is_disk_full, is_out_of_space
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.optimize.messages import OptimizeJob
-from handoff.tasks.probe.limited import run_limited
+from handoff.tasks.probe.runner_process import run_limited
 from tests.limits import LIMIT_S
 from tests.studies.outages.full_disks import small_disk
 from tests.tasks.deliveries import write_delivery

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from handoff.artifacts.errors import DeliveryUnreadable
-from handoff.artifacts.isolated import isolated
+from handoff.artifacts.isolation import isolated_command
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.engine.environments import with_absolute_paths
 from handoff.tasks.intake.messages import IntakeJob
@@ -247,7 +247,9 @@ def test_a_step_stands_in_the_folder_of_its_log_and_is_given_absolute_paths(
 
 def test_without_an_installation_ours_are_found_all_the_same(tmp_path: Path) -> None:
     # As with a checkout on the PYTHONPATH of another environment.
-    command = isolated("handoff.infra.engine.worker", "look up", "none.json", options=("-S",))
+    command = isolated_command(
+        "handoff.infra.engine.worker", "look up", "none.json", options=("-S",)
+    )
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "No such file or directory: 'none.json'" in ended.stderr
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from handoff.artifacts.isolated import isolated
+from handoff.artifacts.isolation import isolated_command
 from handoff.infra.engine.landlock import landlock_version
 from handoff.infra.engine.spawning import running_program
 from tests.limits import LIMIT_S
@@ -94,7 +94,7 @@ def ask(kind: str, place: Path, *, gpu: bool = True) -> str:
         f"import sys; sys.path.insert(0, {str(root)!r}); sys.argv.pop(0)\n"
         f"import tempfile; tempfile.tempdir = {str(scratch)!r}\n{ASKING}"
     )
-    command = isolated(
+    command = isolated_command(
         "handoff.infra.engine.sandbox", "--confined", *(["--gpu"] if gpu else []),
         "--run", str(root), "--link", str(scratch), "--set", f"TMPDIR={scratch}", "--",
         sys.executable, "-I", "-c", asking, "asking", kind, PROGRAM, str(place / "beside"),

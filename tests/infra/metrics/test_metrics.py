@@ -22,14 +22,14 @@ from handoff.artifacts.errors import EnvironmentLacking, StoreUnreachable
 from handoff.artifacts.night import write_night
 from handoff.artifacts.stores.store import Store, open_store
 from handoff.infra.metrics import families as known
-from handoff.infra.metrics.collecting import MetricsCollector
+from handoff.infra.metrics.collector import MetricsCollector
 from handoff.infra.metrics.families import FAMILIES, Sample
 from handoff.infra.metrics.sources import home_samples, prefect_samples, store_samples
-from handoff.infra.metrics.store_use import StoreUse
+from handoff.infra.metrics.store_usage import StoreUse
 from handoff.infra.settings import Settings
 from handoff.infra.terminal.step_times import keep_times, times_folder
 from handoff.infra.triggers.arrival import Arrival
-from handoff.infra.triggers.posting import Poster
+from handoff.infra.triggers.poster import Poster
 from handoff.infra.triggers.spool import Spool
 from tests.artifacts.nights import busy_night
 from tests.docs.pages import ROOT

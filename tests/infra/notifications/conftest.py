@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from handoff.infra.triggers.arrival import Arrival
-from handoff.infra.triggers.posting import PostedRun, Poster
+from handoff.infra.triggers.poster import PostedRun, Poster
 from tests.infra.notifications.receivers import TOKEN, Receiver, receiving
 from tests.infra.triggers.conftest import deployed_server
 from tests.limits import LIMIT_S

@@ -21,7 +21,7 @@ from handoff.infra.notifications.events import (
 )
 from handoff.infra.notifications.outbox import Memory, Message
 from handoff.infra.triggers.arrival import Arrival
-from handoff.infra.triggers.posting import PostedRun
+from handoff.infra.triggers.poster import PostedRun
 from handoff.infra.triggers.spool import Spool
 from tests.infra.notifications.conftest import Releases
 from tests.served_stack import wait_until

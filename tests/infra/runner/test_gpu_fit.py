@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from handoff.artifacts.release.manifest import TargetRecord
-from tests.artifacts.recipe.generations import BOTH, for_gpus
+from tests.artifacts.recipe.gpu_generations import BOTH, for_gpus
 from tests.artifacts.samples import write_release
 from tests.limits import LIMIT_S
 

@@ -21,7 +21,7 @@ from handoff.artifacts.release.manifest import MANIFEST_FILE
 from handoff.artifacts.release.mechanics import RunnerLimits
 from handoff.artifacts.serve.loader import load
 from handoff.tasks.probe.cases import describe_hostile
-from handoff.tasks.probe.limited import LoadedProgram
+from handoff.tasks.probe.runner_process import LoadedProgram
 from tests.limits import LIMIT_S
 from tests.tasks.built_release import ITEMS, BuiltRelease
 

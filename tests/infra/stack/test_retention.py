@@ -13,7 +13,7 @@ import yaml
 
 from handoff.infra.stack.plan import RETENTION
 from handoff.infra.triggers.arrival import Arrival
-from handoff.infra.triggers.posting import Poster
+from handoff.infra.triggers.poster import Poster
 from tests.docs.pages import ROOT
 from tests.infra.triggers.conftest import deployed_server
 from tests.prefect_server import client_of

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from handoff.infra.triggers.posting import Poster
+from handoff.infra.triggers.poster import Poster
 from tests.limits import LIMIT_S
 from tests.prefect_server import database_of, prefect_server, put_database
 from tests.shared_tools import made_once

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.infra.triggers import spool as spooling
 from handoff.infra.triggers.arrival import Arrival, Policy
-from handoff.infra.triggers.posting import PostedRun
+from handoff.infra.triggers.poster import PostedRun
 from handoff.infra.triggers.spool import Spool, SpooledArrival
 
 AWAY = EnvironmentLacking("the server is away", expected="a", got="b", remedy="c")

@@ -23,7 +23,7 @@ from typing import Any
 from handoff.infra.triggers.arrival import Arrival, Policy
 from handoff.infra.triggers.events import sign
 from handoff.infra.triggers.hooks import Source
-from handoff.infra.triggers.posting import PostedRun
+from handoff.infra.triggers.poster import PostedRun
 from handoff.infra.triggers.spool import SpooledArrival
 from tests.limits import LIMIT_S
 from tests.prefect_server import free_port

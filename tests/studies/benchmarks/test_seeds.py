@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from handoff.artifacts.recipe.fit import Fit
+from handoff.artifacts.recipe.compatibility import Fit
 from handoff.artifacts.recipe.target import native_cpu_target
 from tests.studies.benchmarks.seeds import measuring
 from tests.studies.benchmarks.seeds.asked import Played, Playing, read_record, write_record

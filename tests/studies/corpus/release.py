@@ -32,7 +32,7 @@ from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CpuTarget, native_cpu_target
 from handoff.tasks.compile.toolchain import conformance_toolchain
-from handoff.tasks.conformance.known import known_faults
+from handoff.tasks.conformance.known_faults import find_known_faults
 from handoff.tasks.deliver import step as deliver
 from handoff.tasks.deliver.messages import DeliverJob
 from handoff.tasks.intake.messages import IntakeJob
@@ -141,7 +141,7 @@ def deliver_model(name: str, folder: Path) -> None:
 def _known_wrong(optimized: OptimizeResult, target: CpuTarget) -> tuple[KnownFault, ...]:
     """Return what the table that comes with the code knows of the graph's operators."""
     table = shipped_table(toolchain_digest(conformance_toolchain("g++", target, {})))
-    return known_faults(table, optimized.calls) if table else ()
+    return find_known_faults(table, optimized.calls) if table else ()
 
 
 def release(name: str, folder: Path) -> ReleaseRow:

@@ -165,9 +165,9 @@ def _see_missing_copies(
     kept = kept_versions(entries)
     for pointer in kept.values():
         yield from _see_copy(releases, model, pointer, is_told=True)
-        made = releases.released(model, pointer.version)
+        made = releases.release_entry(model, pointer.version)
         hint = releases.store.read(f"models/{model}/fingerprints/{made.fingerprint.hex}", 32)
-        same = [v for v in kept if releases.released(model, v).fingerprint == made.fingerprint]
+        same = [v for v in kept if releases.release_entry(model, v).fingerprint == made.fingerprint]
         if hint is None or int(hint) not in same:
             yield f"version {pointer.version} isn't found by what it was made from"
     for alias, held in entries[-1].aliases.items():

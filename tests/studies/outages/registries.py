@@ -10,7 +10,7 @@ from handoff.artifacts.digest import digest_folder
 from handoff.artifacts.host import Stores
 from handoff.artifacts.release.copies import publish
 from handoff.artifacts.release.manifest import Manifest
-from handoff.tasks.registry.appending import AppendResult, raise_as_not_shown
+from handoff.tasks.registry.append import AppendResult, raise_as_not_shown
 from handoff.tasks.registry.changes import PromoteRequest, ReleaseRequest
 from handoff.tasks.registry.messages import CatalogueJob, LookUpJob, UploadJob
 from tests.mlflow_server import asked_before

@@ -28,7 +28,7 @@ from handoff.artifacts.stores.objects import object_key
 from handoff.tasks.registry import sign
 from handoff.tasks.registry.changes import ReleaseRequest, SignJob
 from handoff.tasks.registry.messages import UploadJob
-from tests.artifacts.stores.made_stores import overwrite
+from tests.artifacts.stores.store_fixtures import overwrite
 from tests.studies.outages.children import run_in_child
 from tests.studies.outages.inspecting import (
     kept_versions,

@@ -11,7 +11,7 @@ from handoff.artifacts.release.copies import publish
 from handoff.artifacts.release.releases import LedgerHead, Releases
 from handoff.artifacts.stores.store import StoredKey
 from handoff.tasks.registry import draft
-from handoff.tasks.registry.appending import AppendResult
+from handoff.tasks.registry.append import AppendResult
 from handoff.tasks.registry.changes import ReleaseRequest
 from handoff.tasks.registry.messages import UploadJob
 from tests.studies.outages import races

@@ -11,10 +11,10 @@ from torch.export import ExportedProgram
 
 from handoff.artifacts.recipe.target import CpuTarget, native_cpu_target
 from handoff.tasks.compile.input_checks import enable_input_checks
-from handoff.tasks.compile.machine.here import SHIPPED_OPTIONS
+from handoff.tasks.compile.machine.host import SHIPPED_OPTIONS
 from handoff.tasks.compile.packing import leave_linears_to_mkl, pack_convolutions
 from handoff.tasks.compile.patching import patch_attribute
-from handoff.tasks.compile.reading.source_words import weights_named
+from handoff.tasks.compile.reading.source_words import prefix_weight_names
 from handoff.tasks.compile.weights import KEEPING_OPTIONS, disable_weight_folding
 from handoff.tasks.optimize.kernels import compiler_options
 
@@ -41,8 +41,8 @@ def generate(
         **KEEPING_OPTIONS, **SHIPPED_OPTIONS, **(options or {}), **compiler_options(program)
     }  # fmt: skip
     with (
-        torch.no_grad(), enable_input_checks(program), disable_weight_folding(), weights_named(),
-        pack_convolutions(), leave_linears_to_mkl(target),
+        torch.no_grad(), enable_input_checks(program), disable_weight_folding(),
+        prefix_weight_names(), pack_convolutions(), leave_linears_to_mkl(target),
         patch_attribute(AotCodeCompiler, "compile", staticmethod(keep)),
     ):  # fmt: skip
         try:

@@ -19,7 +19,7 @@ from torch import nn
 from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
 from handoff.artifacts.recipe.target import CpuTarget, native_cpu_target
-from handoff.tasks.compile.machine.here import require_level
+from handoff.tasks.compile.machine.host import require_level
 from handoff.tasks.compile.messages import AssumedRange, CompileJob, CompileResult
 from handoff.tasks.compile.packages import extract_library
 from handoff.tasks.intake.messages import IntakeJob
@@ -33,7 +33,7 @@ from handoff.tasks.verify.messages import ReferenceJob, ReferenceResult, VerifyJ
 from handoff.tasks.verify.reference import load_cases
 from tests.limits import LIMIT_S
 from tests.shared_tools import share_built
-from tests.tasks.compile.as_torch_does import compile_as_torch_does
+from tests.tasks.compile.torch_compilation import compile_as_torch_does
 from tests.tasks.deliveries import write_delivery
 from tests.tasks.optimize.passes.exporting import export
 
@@ -351,7 +351,7 @@ def test_an_awkward_model_is_built_and_accepted(built: Built) -> None:
 _PREPARE = """
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.tasks.compile import step as compile
-from handoff.tasks.compile.machine.here import require_compiler
+from handoff.tasks.compile.machine.host import require_compiler
 compile.prepare()
 try:
     require_compiler()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.digest import digest_bytes
-from handoff.artifacts.isolated import own_package
+from handoff.artifacts.isolation import own_package
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.compile import fingerprint
 from handoff.tasks.steps import ROWS
@@ -38,7 +38,7 @@ def house(tmp_path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     start = tmp_path / "tasks/step/run.py"
-    start.write_text(start.read_text() + 'isolated("handoff.tasks.child.program")\n')
+    start.write_text(start.read_text() + 'isolated_command("handoff.tasks.child.program")\n')
     return tmp_path
 
 

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from handoff.artifacts.recipe.target import CpuTarget, Isa, host_cpu_flags
 from handoff.tasks.compile.packages import extract_library
 from handoff.tasks.compile.packing import block_size, leave_linears_to_mkl, pack_convolutions
-from tests.tasks.compile.as_torch_does import compile_as_torch_does
 from tests.tasks.compile.generated import generate
+from tests.tasks.compile.torch_compilation import compile_as_torch_does
 from tests.tasks.optimize.passes.exporting import export
 
 pytestmark = pytest.mark.compile

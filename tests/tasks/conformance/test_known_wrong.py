@@ -15,8 +15,8 @@ from handoff.artifacts.recipe.target import CpuTarget, CudaTarget
 from handoff.artifacts.release.signing import make_key, open_signer, sign_statement
 from handoff.artifacts.stores.folder import FolderStore
 from handoff.tasks.compile.toolchain import conformance_toolchain
-from handoff.tasks.conformance import known, tables
-from handoff.tasks.conformance.known import fault_findings
+from handoff.tasks.conformance import known_faults, tables
+from handoff.tasks.conformance.known_faults import fault_findings
 from handoff.tasks.conformance.messages import KnownWrongJob, ReadTablesJob
 from tests.artifacts.conformance.conformance_samples import ADD, AMAX, table, toolchain
 
@@ -46,7 +46,7 @@ def job(stores: Stores, options: dict[str, object] | None = None) -> KnownWrongJ
 
 
 def codes(found: KnownWrongJob) -> list[str]:
-    return [finding.code for finding in fault_findings(known.known_wrong(found), {})]
+    return [finding.code for finding in fault_findings(known_faults.known_wrong(found), {})]
 
 
 def test_a_graph_with_a_wrong_operator_is_reported_by_the_stores_table(
@@ -58,7 +58,7 @@ def test_a_graph_with_a_wrong_operator_is_reported_by_the_stores_table(
 
 
 def test_without_a_table_that_is_reported_and_nothing_else(stores: Stores) -> None:
-    (finding,) = known.known_wrong(job(stores)).notes
+    (finding,) = known_faults.known_wrong(job(stores)).notes
     assert (finding.code, finding.severity) == ("no-conformance-table", "note")
     assert "cpu-amx" in finding.message
 
@@ -91,7 +91,7 @@ def test_a_table_that_nobody_who_is_trusted_has_signed_is_refused(
     (tmp_path / "own.pub").unlink()
     make_key(tmp_path / "other.pem", tmp_path / "own.pub")
     with pytest.raises(PackageRefused):
-        known.known_wrong(job(stores))
+        known_faults.known_wrong(job(stores))
 
 
 def test_the_night_reads_todays_table_and_the_newest_of_another_toolchain(

@@ -18,7 +18,7 @@ import handoff
 from handoff.artifacts.delivery.contract import Structure
 from handoff.artifacts.delivery.signature import Dimension
 from handoff.artifacts.errors import HandoffError, PackageRefused, RegistryFailed, UsageProblem
-from handoff.artifacts.recipe.fit import Fit
+from handoff.artifacts.recipe.compatibility import Fit
 from handoff.artifacts.release.layout import ledger_key
 from handoff.artifacts.release.ledger import entry_statement
 from handoff.artifacts.release.signing import make_key, open_signer, sign_statement

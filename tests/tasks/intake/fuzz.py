@@ -24,7 +24,7 @@ from torch import nn
 from handoff.artifacts.errors import HandoffError
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
-from tests.tasks.intake.attacks.places import write_delivery
+from tests.tasks.intake.attacks.text_places import write_delivery
 from tests.tasks.intake.models import deliver_case
 from tests.tasks.intake.mutations import (
     MARK,

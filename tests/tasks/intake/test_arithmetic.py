@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from handoff.artifacts.errors import DeliveryUnreadable
-from handoff.tasks.intake.arithmetic import require_small
+from handoff.tasks.intake.constant_limits import require_small
 from handoff.tasks.intake.source import parse_source
 from handoff.tasks.optimize.operators import BUILT_IN
 

@@ -16,7 +16,12 @@ from torch import nn
 from handoff.artifacts.errors import DeliveryUnreadable
 from handoff.tasks.intake.functions import _functions, resolve
 from handoff.tasks.intake.loading import read_delivery
-from handoff.tasks.intake.texts import MESSAGES, TextRefused, check_attribute, check_texts
+from handoff.tasks.intake.string_arguments import (
+    MESSAGES,
+    TextRefused,
+    check_attribute,
+    check_texts,
+)
 from tests.tasks.intake.models import CASES, deliver, spec
 
 PAYLOAD = '");system("touch /tmp/x");//\n\x1b[31m'

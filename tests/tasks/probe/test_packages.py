@@ -24,10 +24,10 @@ from handoff.tasks.compile.packages import extract_library
 from handoff.tasks.probe import cases
 from handoff.tasks.probe import step as probe
 from handoff.tasks.probe.cases import WrittenCases
-from handoff.tasks.probe.limited import run_limited
 from handoff.tasks.probe.messages import ProbeJob, ProbeResult
+from handoff.tasks.probe.runner_process import run_limited
 from tests.tasks.built_release import BuiltRelease
-from tests.tasks.compile.as_torch_does import compile_as_torch_does
+from tests.tasks.compile.torch_compilation import compile_as_torch_does
 from tests.tasks.probe.samples import QUICK, bless
 
 pytestmark = pytest.mark.compile

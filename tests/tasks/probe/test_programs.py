@@ -16,7 +16,7 @@ from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.release.mechanics import Outcome, RunnerLimits
 from handoff.tasks.probe.build import build_runner
 from handoff.tasks.probe.cases import TrialOutcomes, try_all
-from handoff.tasks.probe.limited import LoadedProgram, ProcessResult, run_limited
+from handoff.tasks.probe.runner_process import LoadedProgram, ProcessResult, run_limited
 from tests.limits import LIMIT_S
 from tests.tasks.probe.samples import PLANTED, SHORT
 

@@ -18,7 +18,7 @@ from handoff.artifacts.release.releases import Releases, open_releases
 from handoff.artifacts.release.signing import make_key
 from handoff.infra.engine.worker import step_function
 from handoff.tasks.registry import pull
-from handoff.tasks.registry.appending import AppendResult, Change, append
+from handoff.tasks.registry.append import AppendResult, Change, append
 from handoff.tasks.registry.changes import (
     Author,
     PromoteRequest,

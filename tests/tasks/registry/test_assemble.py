@@ -15,7 +15,7 @@ from handoff.artifacts.recipe.tolerance import Deviation
 from handoff.artifacts.release.evidence import Finding, judge
 from handoff.artifacts.release.layout import REPORT_FILE
 from handoff.artifacts.release.manifest import Manifest, TargetRecord, read_manifest
-from handoff.infra.terminal.present import print_release
+from handoff.infra.terminal.release_view import print_release
 from handoff.tasks.inspect.messages import TraceabilityResult
 from handoff.tasks.intake.messages import IntakeResult
 from handoff.tasks.optimize.messages import OptimizeResult

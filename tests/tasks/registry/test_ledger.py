@@ -19,7 +19,7 @@ from handoff.artifacts.errors import (
     UsageProblem,
 )
 from handoff.artifacts.stores.objects import object_key
-from handoff.tasks.registry import appending
+from handoff.tasks.registry import append
 from tests.artifacts.samples import TORCH
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
@@ -41,8 +41,8 @@ def registry(
 @pytest.fixture
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let who lost a race try again soon: here that is most of the time."""
-    monkeypatch.setattr(appending, "_FIRST_PAUSE_S", 0.1)
-    monkeypatch.setattr(appending, "_LONGEST_PAUSE_S", 1.0)
+    monkeypatch.setattr(append, "_FIRST_PAUSE_S", 0.1)
+    monkeypatch.setattr(append, "_LONGEST_PAUSE_S", 1.0)
 
 
 def test_a_release_is_one_signed_entry_that_moves_its_alias(registry: SomeRegistry) -> None:

@@ -20,7 +20,7 @@ import torch
 
 import handoff
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.recipe.fit import installed_torch
+from handoff.artifacts.recipe.compatibility import installed_torch
 from handoff.artifacts.release.manifest import parse_manifest
 from handoff.artifacts.release.releases import open_releases
 from handoff.artifacts.stores.objects import object_key

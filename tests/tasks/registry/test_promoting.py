@@ -20,7 +20,7 @@ from handoff.artifacts.release.evidence import Timing
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.mechanics import Mechanics
 from handoff.tasks.registry.draft import alias_history
-from tests.artifacts.recipe.generations import BOTH, for_gpus
+from tests.artifacts.recipe.gpu_generations import BOTH, for_gpus
 from tests.artifacts.samples import sample_target, write_release
 from tests.tasks.registry.registering import SomeRegistry
 

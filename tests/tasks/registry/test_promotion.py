@@ -12,7 +12,7 @@ from handoff.artifacts.release.evidence import Timing
 from handoff.artifacts.release.manifest import TargetRecord
 from handoff.artifacts.release.mechanics import Mechanics
 from handoff.tasks.registry.promotion import broken_rules, judge
-from tests.artifacts.recipe.generations import for_gpus
+from tests.artifacts.recipe.gpu_generations import for_gpus
 from tests.artifacts.samples import sample_manifest, sample_metric, sample_target
 
 SLUG = "cpu-avx2"

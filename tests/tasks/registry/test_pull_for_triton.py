@@ -14,7 +14,7 @@ from handoff.artifacts.delivery.signature import Dimension, ModelSignature, Tens
 from handoff.artifacts.errors import PackageRefused, UsageProblem
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.serve.triton import model_config
-from tests.artifacts.recipe.generations import BOTH, for_gpus
+from tests.artifacts.recipe.gpu_generations import BOTH, for_gpus
 from tests.artifacts.samples import sample_target, write_release
 from tests.artifacts.serve.triton_schema import read_config
 from tests.tasks.built_release import BuiltRelease

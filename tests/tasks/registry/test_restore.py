@@ -99,7 +99,7 @@ def test_a_version_released_before_deliveries_were_kept_says_so(
         RegistryFailed, match=r"released before .* Release it again from its folder"
     ):
         fetch(registry, tmp_path / "again")
-    assert registry.releases.is_whole("toy", registry.releases.find("toy", 1))
+    assert registry.releases.is_complete("toy", registry.releases.find("toy", 1))
     assert not (tmp_path / "again").exists()
 
 
@@ -121,7 +121,7 @@ def test_a_delivery_that_is_lost_is_reported_and_brought_back_by_who_has_it(
     manifest, folder = registry.write_from(delivery)
     registry.register(manifest, folder, delivery=delivery, rebuild=False)
     object_of(registry, delivery / "state_dict.pt").unlink()
-    assert not registry.releases.is_whole("toy", registry.releases.find("toy", 1))
+    assert not registry.releases.is_complete("toy", registry.releases.find("toy", 1))
     with pytest.raises(StoreFailed, match="not in the store"):
         fetch(registry, tmp_path / "again")
     assert not (tmp_path / "again").exists()

@@ -10,7 +10,7 @@ from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.release.manifest import TargetRecord
 from handoff.tasks.registry.reverification import _describe_comparison
 from handoff.tasks.verify.messages import ReferenceResult, VerifyResult
-from tests.artifacts.recipe.generations import for_gpus
+from tests.artifacts.recipe.gpu_generations import for_gpus
 from tests.artifacts.samples import sample_manifest, sample_target
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.recipe.fit import Fit
+from handoff.artifacts.recipe.compatibility import Fit
 from handoff.artifacts.recipe.target import CudaTarget, require_target
 from handoff.artifacts.release.evidence import Timing
 from handoff.artifacts.release.manifest import PackageFile, TargetRecord
@@ -23,7 +23,7 @@ from handoff.tasks.registry.target_record import (
 from handoff.tasks.timing.messages import BenchmarkResult
 from handoff.tasks.verify.interpret.messages import InterpretResult
 from handoff.tasks.verify.messages import ReferenceResult, VerifyResult
-from tests.artifacts.recipe.generations import BOTH, for_gpus
+from tests.artifacts.recipe.gpu_generations import BOTH, for_gpus
 from tests.artifacts.samples import sample_source_check, sample_target
 
 
@@ -124,7 +124,9 @@ def test_no_generation_is_shown_as_verified_on_which_nothing_was_run(
 def test_the_gpu_that_ran_a_package_for_several_is_verified_and_no_other(
     here: int, untried: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("handoff.artifacts.recipe.fit.host_gpu_capabilities", lambda: (here,))
+    monkeypatch.setattr(
+        "handoff.artifacts.recipe.compatibility.host_gpu_capabilities", lambda: (here,)
+    )
     timing = Timing("batch=1 seed=0", 2e-3, 1e-3, 2.0, 1.9, 2.1, 9, 2)
     fit = for_gpus(80, 90).fit
     record = blessed(BOTH, timing, fit=fit)

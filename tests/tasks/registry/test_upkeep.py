@@ -14,9 +14,9 @@ from handoff.artifacts.release.releases import Releases
 from handoff.artifacts.stores.folder import FolderStore
 from handoff.artifacts.stores.objects import object_key
 from handoff.artifacts.stores.store import Store, open_store
-from handoff.tasks.registry.upkeep.checking import CheckResult, check_store
-from handoff.tasks.registry.upkeep.copying import CopyResult, copy_store
-from tests.artifacts.stores.made_stores import overwrite
+from handoff.tasks.registry.upkeep.copy_store import CopyResult, copy_store
+from handoff.tasks.registry.upkeep.verify_store import CheckResult, check_store
+from tests.artifacts.stores.store_fixtures import overwrite
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
 

@@ -21,7 +21,7 @@ from handoff.artifacts.release.evidence import (
 from handoff.artifacts.release.manifest import Manifest, parse_manifest
 from handoff.tasks.report.numbers import format_percent
 from handoff.tasks.report.page import environment, evidence
-from tests.artifacts.recipe.generations import for_gpus
+from tests.artifacts.recipe.gpu_generations import for_gpus
 from tests.artifacts.samples import (
     sample_manifest,
     sample_metric,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from handoff.artifacts.recipe.fit import Fit
+from handoff.artifacts.recipe.compatibility import Fit
 from handoff.artifacts.recipe.recipe import Promotion, Recipe
 from handoff.artifacts.recipe.tolerance import Deviation
 from handoff.artifacts.record import from_plain, to_plain

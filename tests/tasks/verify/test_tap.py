@@ -24,7 +24,7 @@ from handoff.tasks.verify import reference, tap
 from handoff.tasks.verify import step as verify
 from handoff.tasks.verify.messages import ReferenceJob, TapJob, VerifyJob, VerifyResult
 from tests.tasks.deliveries import write_delivery
-from tests.tasks.verify.stand_in import compile_program, install_package
+from tests.tasks.verify.compiled_stand_in import compile_program, install_package
 
 
 class FreshHead(nn.Module):

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from handoff.artifacts.recipe.fit import Fit
+from handoff.artifacts.recipe.compatibility import Fit
 from handoff.tasks.verify.loading import SHARED_LIBRARY
 from tests.studies.benchmarks.seeds.asked import Making, Played, Playing, read_record, write_record
 from tests.studies.benchmarks.seeds.contestants import CROSS, ELSEWHERE, ONNX, from_files

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import psutil
 
-from handoff.artifacts.mlflow.own_runs import STAMP_TAG
 from handoff.artifacts.mlflow.registry import NIGHTS
+from handoff.artifacts.mlflow.standalone_runs import STAMP_TAG
 from handoff.artifacts.night import Night, read_nights
 from handoff.artifacts.release.releases import open_releases
 from handoff.artifacts.stores.store import open_store

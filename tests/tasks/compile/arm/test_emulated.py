@@ -15,7 +15,7 @@ from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
 from handoff.artifacts.recipe.target import ArmTarget
 from handoff.artifacts.release.mechanics import USUAL_LIMITS
 from handoff.flows.steps import most_seconds
-from handoff.tasks.compile.arm import cross_compiled
+from handoff.tasks.compile.arm import cross_compilation
 from handoff.tasks.compile.arm.sysroot import is_arm_host, lacking
 from handoff.tasks.compile.messages import CompileResult
 from handoff.tasks.compile.step import run as compile_package
@@ -137,8 +137,8 @@ def test_a_wrong_vector_width_is_refused_though_its_instructions_are_the_same(
     built: Built, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # Eight lanes are written for, and a vector has four: pytorch's pull request 196829.
-    monkeypatch.setattr(cross_compiled.Neon, "_bit_width", 256)
-    monkeypatch.setattr(cross_compiled.Neon, "_dtype_nelements", {torch.float: 8})
+    monkeypatch.setattr(cross_compilation.Neon, "_bit_width", 256)
+    monkeypatch.setattr(cross_compilation.Neon, "_dtype_nelements", {torch.float: 8})
     job = replace(
         built.processes.jobs.compile(built.optimized, TARGET), folder=tmp_path / TARGET.slug,
         cache=None, shared=None,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.artifacts.isolated import own_package
+from handoff.artifacts.isolation import own_package
 from handoff.artifacts.recipe.target import ArmTarget
 from handoff.tasks.compile.arm import sysroot
-from handoff.tasks.compile.arm.cross_compiled import arm_options
+from handoff.tasks.compile.arm.cross_compilation import arm_options
 from handoff.tasks.compile.arm.sysroot import TORCH_FILE, find_sysroot, lacking
 from handoff.tasks.release.jobs import names_in_order
 

@@ -14,7 +14,7 @@ from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.machine.gpu import PROFILES
 from handoff.tasks.compile.cross import fatbinary, toolkit
 from handoff.tasks.compile.cross.inspect_binary import read_elf
-from handoff.tasks.compile.cross.pretend import pretend_gpu
+from handoff.tasks.compile.cross.simulated_gpu import pretend_gpu
 from tests.tasks.compile.cross.models import needs_known_torch
 
 H100 = PROFILES["sm_90"]

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from handoff.tasks.compile.reading.cpp_source import atomic_sums_in, find_atomic_sums
-from tests.tasks.compile.as_torch_does import compile_as_torch_does
 from tests.tasks.compile.generated import generate
+from tests.tasks.compile.torch_compilation import compile_as_torch_does
 
 pytestmark = pytest.mark.compile
 

@@ -16,7 +16,7 @@ from handoff.tasks.compile.packages import extract_library
 from handoff.tasks.compile.reading.cpp_source import require_int8, require_int8_level
 from handoff.tasks.optimize.passes.base import Calibration, apply_pass
 from handoff.tasks.optimize.passes.quantize_int8 import QuantizeInt8
-from tests.tasks.compile.as_torch_does import compile_as_torch_does
+from tests.tasks.compile.torch_compilation import compile_as_torch_does
 from tests.tasks.optimize.passes.exporting import count, export
 
 X = torch.randn(6, 4, 8, 8, generator=torch.Generator().manual_seed(0))

@@ -19,10 +19,10 @@ from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.tasks.compile import step as compiling
 from handoff.tasks.compile.messages import CompileJob
 from handoff.tasks.compile.reading.literals import (
+    check_sources,
     read_assembly,
     read_cpp,
     refusal_within,
-    sources_read,
 )
 from handoff.tasks.compile.reading.python_source import read_python
 from handoff.tasks.optimize.programs import save_program
@@ -250,7 +250,7 @@ def test_what_inductor_executes_without_writing_it_is_read_first(
     code: Any = PythonWrapperCodegen.__new__(PythonWrapperCodegen)
     code.kernel_autotune_defs = StringIO("from math import inf, nan\nbuf0 = 3\n")
     code.kernel_autotune_calls = StringIO(payload.replace("PLACE", repr(str(place))))
-    with pytest.raises(BlessingRefused) if payload else nullcontext(), sources_read():
+    with pytest.raises(BlessingRefused) if payload else nullcontext(), check_sources():
         code.generate_and_run_autotune_block()
     assert executed == ([] if payload else [True])
     assert not place.exists()

@@ -23,7 +23,7 @@ from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.intake.step import run as take_in
 from handoff.tasks.optimize.capture import capture
 from tests.tasks.compile.generated import generate
-from tests.tasks.intake.attacks.places import PLACES, PlaceOfText, write_delivery
+from tests.tasks.intake.attacks.text_places import PLACES, PlaceOfText, write_delivery
 
 MARKERS = {
     "code": '");system("touch CANARY");//MARK',

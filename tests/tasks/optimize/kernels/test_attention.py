@@ -14,7 +14,7 @@ from handoff.tasks.compile.packages import extract_library
 from handoff.tasks.compile.reading.instructions import find_instruction_sets
 from handoff.tasks.optimize.kernels import compiler_options
 from handoff.tasks.verify.loading import open_package
-from tests.tasks.compile.as_torch_does import compile_as_torch_does
+from tests.tasks.compile.torch_compilation import compile_as_torch_does
 
 pytestmark = pytest.mark.compile
 HEADS = 3

@@ -20,8 +20,8 @@ from handoff.tasks.compile.cross.build import compile_for
 from handoff.tasks.optimize.kernels import compiler_options
 from handoff.tasks.optimize.kernels.attention_pooling import WIDEST, attention_pooling, composition
 from handoff.tasks.verify.loading import open_package
-from tests.tasks.compile.as_torch_does import compile_as_torch_does
 from tests.tasks.compile.cross import models
+from tests.tasks.compile.torch_compilation import compile_as_torch_does
 from tests.tasks.optimize.kernels.calling_pooling import build_pooling, call_pooling
 from tests.tasks.optimize.kernels.interpret_attention_pooling import (
     FILLS,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from handoff.tasks.optimize.passes.base import apply_pass
 from handoff.tasks.optimize.passes.carry_nan import CarryNan
-from tests.tasks.compile.as_torch_does import compile_as_torch_does
+from tests.tasks.compile.torch_compilation import compile_as_torch_does
 from tests.tasks.optimize.passes.exporting import apply, count, export
 
 _ACTIVATIONS = [nn.ReLU(), nn.ReLU6(), nn.Hardtanh(), nn.Hardtanh(-0.5, 2.0), nn.Hardsigmoid(),

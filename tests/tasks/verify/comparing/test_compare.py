@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from handoff.artifacts.recipe.tolerance import EXACT, Tolerance, luck
 from handoff.tasks.verify.compare import TypicalError, compare, typical_error
 from handoff.tasks.verify.scale import find_scale
-from tests.tasks.verify.comparing.judged import FLOAT32, judge
+from tests.tasks.verify.comparing.comparisons import FLOAT32, judge
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=50))

@@ -11,7 +11,7 @@ from handoff.artifacts.recipe.tolerance import EXACT, Deviation, Tolerance
 from handoff.tasks.verify.compare import compare, typical_error
 from handoff.tasks.verify.elements import Moves
 from handoff.tasks.verify.scale import find_scale
-from tests.tasks.verify.comparing.judged import FLOAT32, judge, moving
+from tests.tasks.verify.comparing.comparisons import FLOAT32, judge, moving
 
 
 def test_where_rounding_moves_an_element_a_package_is_held_to_no_less() -> None:

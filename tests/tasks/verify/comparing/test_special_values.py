@@ -13,7 +13,7 @@ from handoff.artifacts.recipe.tolerance import EXACT, Deviation, Tolerance
 from handoff.tasks.verify.compare import compare
 from handoff.tasks.verify.elements import same_elements
 from handoff.tasks.verify.scale import find_scale
-from tests.tasks.verify.comparing.judged import FLOAT32, judge, moving
+from tests.tasks.verify.comparing.comparisons import FLOAT32, judge, moving
 
 
 @pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf])

@@ -16,8 +16,8 @@ from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CudaTarget, parse_target
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.compile.cross.build import inductor_options
-from handoff.tasks.compile.cross.pretend import pretend_gpu
 from handoff.tasks.compile.cross.retarget import Weights, retarget
+from handoff.tasks.compile.cross.simulated_gpu import pretend_gpu
 from handoff.tasks.compile.messages import KernelSource
 from handoff.tasks.compile.patching import patch_attribute
 from handoff.tasks.optimize.programs import save_program

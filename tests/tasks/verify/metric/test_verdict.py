@@ -26,7 +26,7 @@ from handoff.tasks.verify.loading import Tensors
 from handoff.tasks.verify.messages import ReferenceJob, VerifyJob, VerifyResult
 from handoff.tasks.verify.reference import run as run_reference
 from tests.processors import needs_int8
-from tests.tasks.verify.stand_in import compile_program, install_package
+from tests.tasks.verify.compiled_stand_in import compile_program, install_package
 
 INT8 = PassChoice("quantize-int8", {"activations": "static", "keep": "0"})
 BFLOAT16 = PassChoice("lower-precision", {"dtype": "bfloat16", "operators": "linear"})

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
-from handoff.artifacts.recipe.fit import Fit, base_version
+from handoff.artifacts.recipe.compatibility import Fit, base_version
 from handoff.artifacts.recipe.recipe import OtherTorch
 from handoff.artifacts.release.manifest import TargetRecord
 from handoff.tasks.registry.target_record import torch_check, with_torches

@@ -10,7 +10,7 @@ import pytest
 
 from handoff.artifacts.errors import PackageRefused, UsageProblem
 from handoff.artifacts.machine.gpu import KIB, PROFILES
-from handoff.artifacts.recipe.fit import Fit
+from handoff.artifacts.recipe.compatibility import Fit
 from handoff.artifacts.recipe.reading import read_recipe
 from handoff.artifacts.recipe.target import (
     TARGETS,
@@ -24,7 +24,7 @@ from handoff.artifacts.record import from_plain, to_plain
 from handoff.artifacts.release.package import check_packages
 from handoff.artifacts.serve.loader import _choose
 from handoff.tasks.registry import pull
-from tests.artifacts.recipe.generations import BOTH, for_gpus
+from tests.artifacts.recipe.gpu_generations import BOTH, for_gpus
 from tests.artifacts.samples import TORCH, write_release
 
 
@@ -117,7 +117,7 @@ def here(monkeypatch: pytest.MonkeyPatch, *capabilities: int) -> None:
     for module in ("fit", "target"):
         place = f"handoff.artifacts.recipe.{module}.host_gpu_capabilities"
         monkeypatch.setattr(place, lambda: capabilities)
-    monkeypatch.setattr("handoff.artifacts.recipe.fit.host_cuda", lambda: (13, 2))
+    monkeypatch.setattr("handoff.artifacts.recipe.compatibility.host_cuda", lambda: (13, 2))
 
 
 @pytest.mark.parametrize(

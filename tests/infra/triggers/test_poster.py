@@ -16,7 +16,7 @@ from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.infra.settings import read_settings
 from handoff.infra.triggers.arrival import Arrival
 from handoff.infra.triggers.notify import exit_code, read_arrival, wait_for_end
-from handoff.infra.triggers.posting import PostedRun, Poster, open_poster
+from handoff.infra.triggers.poster import PostedRun, Poster, open_poster
 from tests.infra.triggers.conftest import Handoff, deploy
 from tests.limits import LIMIT_S
 from tests.prefect_server import free_port, prefect_server
@@ -201,7 +201,7 @@ def test_what_the_servers_form_refuses_is_told_with_its_reason(
 def test_without_the_deployment_it_says_what_to_do(
     poster: Poster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("handoff.infra.triggers.posting.RELEASE", "release/none")
+    monkeypatch.setattr("handoff.infra.triggers.poster.RELEASE", "release/none")
     with pytest.raises(EnvironmentLacking, match="Run 'handoff deploy' once"):
         poster.post(arrived())
 

@@ -10,7 +10,7 @@ from functools import cache
 
 from handoff.artifacts.machine.elf import host_glibc, parse_version
 from handoff.artifacts.machine.gpu import driver_for, host_cuda, host_gpu_capabilities
-from handoff.artifacts.recipe.generations import format_capabilities, matching_member
+from handoff.artifacts.recipe.gpu_generations import format_capabilities, matching_member
 from handoff.artifacts.recipe.target import host_cpu_flags
 from handoff.artifacts.record import added_field
 

@@ -23,7 +23,7 @@ from handoff.infra.settings import read_settings
 from handoff.infra.terminal.output import echo
 from handoff.infra.triggers.arrival import Arrival, Policy
 from handoff.infra.triggers.locations import Listing, Location, open_location
-from handoff.infra.triggers.posting import Poster, open_poster
+from handoff.infra.triggers.poster import Poster, open_poster
 
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 

@@ -15,9 +15,9 @@ from prefect.states import Failed
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import HandoffError, StepCrashed, StoreFailed
-from handoff.artifacts.files.strict import parse_json
+from handoff.artifacts.files.strict_parsing import parse_json
 from handoff.artifacts.files.writing import replace_folder
-from handoff.artifacts.recipe.generations import cuda_slug
+from handoff.artifacts.recipe.gpu_generations import cuda_slug
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CudaTarget, Target
 from handoff.artifacts.record import from_plain, to_plain

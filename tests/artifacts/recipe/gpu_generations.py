@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 from dataclasses import replace
 
-from handoff.artifacts.recipe.fit import Fit
-from handoff.artifacts.recipe.generations import cuda_slug
+from handoff.artifacts.recipe.compatibility import Fit
+from handoff.artifacts.recipe.gpu_generations import cuda_slug
 from handoff.artifacts.release.manifest import TargetRecord
 from tests.artifacts.samples import TORCH, sample_target
 

@@ -12,9 +12,9 @@ import torch
 from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
 from handoff.artifacts.machine.gpu import KIB, PROFILES
 from handoff.tasks.compile import patching
-from handoff.tasks.compile.cross import pretend
-from handoff.tasks.compile.cross.pretend import pretend_gpu
+from handoff.tasks.compile.cross import simulated_gpu
 from handoff.tasks.compile.cross.retarget import Weights, retarget
+from handoff.tasks.compile.cross.simulated_gpu import pretend_gpu
 from handoff.tasks.compile.cross.toolkit import can_add_ptx
 from tests.tasks.compile.cross import models
 from tests.tasks.compile.cross.state import OWNERS, find, state
@@ -50,7 +50,7 @@ def test_every_patch_belongs_to_what_is_compared(monkeypatch: pytest.MonkeyPatch
         owners.append(owner)
         return patching.patch_attribute(owner, name, value)
 
-    monkeypatch.setattr(pretend, "patch_attribute", recorded)
+    monkeypatch.setattr(simulated_gpu, "patch_attribute", recorded)
     with pretend_gpu(PROFILES["sm_90"]):
         assert len(owners) > 20
     compared = [find(name) for name in OWNERS]
@@ -77,7 +77,7 @@ def test_torch_is_as_before_when_a_piece_has_moved(monkeypatch: pytest.MonkeyPat
 
 
 def test_refuses_when_what_remembers_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(pretend._CACHED_FUNCTIONS, "torch.utils._triton", ("has_tritons",))
+    monkeypatch.setitem(simulated_gpu._CACHED_FUNCTIONS, "torch.utils._triton", ("has_tritons",))
     with (
         pytest.raises(EnvironmentLacking, match=r"_triton\.has_tritons, which remembers"),
         pretend_gpu(PROFILES["sm_90"]),

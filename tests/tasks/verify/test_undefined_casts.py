@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from handoff.tasks.verify.open_casts import UndefinedCasts
+from handoff.tasks.verify.undefined_casts import UndefinedCasts
 
 Model = Callable[[torch.Tensor], torch.Tensor]
 

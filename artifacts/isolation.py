@@ -1,6 +1,6 @@
 """How our own processes are started: so that nothing of the folder one stands in is imported.
 
-    python -I handoff/artifacts/isolated.py MODULE ARGUMENT ...
+    python -I handoff/artifacts/isolation.py MODULE ARGUMENT ...
 
 `python -m` looks for modules in the working folder first, and then where `PYTHONPATH` says: a
 `torch.py` that lies in a delivery would run. Isolated (`-I`), Python looks into its own library and
@@ -45,7 +45,7 @@ def import_folders() -> tuple[Path, ...]:
     return (*(folder for folder in packages if folder.is_dir()), package, *rooms)
 
 
-def isolated(module: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
+def isolated_command(module: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
     """Return the command that runs `python -m module` isolated; `options` are Python's own."""
     return [sys.executable, "-I", *options, os.path.abspath(__file__), module, *arguments]  # noqa: PTH100
 

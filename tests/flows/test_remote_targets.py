@@ -20,8 +20,8 @@ from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.manifest import ANSWER_FILE, TargetAnswer, TargetRecord
 from handoff.flows.children import ChildRun, start
 from handoff.flows.parameters import BuildTargetParameters, VerifyParameters
-from handoff.flows.target import elsewhere
-from handoff.flows.target.elsewhere import collect_targets, find_routes, format_answer
+from handoff.flows.target import remote_targets
+from handoff.flows.target.remote_targets import collect_targets, find_routes, format_answer
 from handoff.infra.prefect.pools import ensure_pools
 from handoff.tasks.registry.target_record import BuiltTargets
 from tests.prefect_server import prefect_client
@@ -97,7 +97,7 @@ def sends(monkeypatch: pytest.MonkeyPatch, record: TargetRecord, **given: Any) -
         (job.folder / SLUG / "model.pt2").write_bytes(b"package")
         (job.folder / ANSWER_FILE).write_text(json.dumps(to_plain(answer)), encoding="utf-8")
 
-    monkeypatch.setattr(elsewhere, "receive", receive)
+    monkeypatch.setattr(remote_targets, "receive", receive)
 
 
 @pytest.mark.parametrize("record", [ACCEPTED, UNVERIFIED], ids=["accepted", "unverified"])
@@ -151,7 +151,7 @@ def test_an_answer_that_the_store_has_lost_fails_the_release_and_is_asked_for_ag
     def receive(*_: object) -> None:
         raise StoreFailed("the store lacks an object", expected="it", got="none", remedy="Look")
 
-    monkeypatch.setattr(elsewhere, "receive", receive)
+    monkeypatch.setattr(remote_targets, "receive", receive)
     run = asking.ask()
     asking.answer(run)
     with pytest.raises(StoreFailed, match="lacks an object"):
@@ -182,7 +182,7 @@ def test_a_target_for_several_gpus_is_built_where_one_of_them_is(
     server: tuple[Any, UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, _ = server
-    monkeypatch.setattr(elsewhere, "get_client", lambda **_: nullcontext(client))
+    monkeypatch.setattr(remote_targets, "get_client", lambda **_: nullcontext(client))
     recipe = Recipe(targets=("cpu-avx2", "cuda-sm86+sm90+sm100"))
     pool = "handoff-cuda-sm100"
     ensure_pools(client, [pool])

@@ -14,7 +14,7 @@ from torch import nn
 
 from handoff.artifacts.conformance.table import ConformanceRow
 from handoff.artifacts.recipe.target import CpuTarget, Isa, native_cpu_target
-from handoff.tasks.conformance.known import fault_finding, known_faults
+from handoff.tasks.conformance.known_faults import fault_finding, find_known_faults
 from handoff.tasks.conformance.lookup import calls_of
 from handoff.tasks.conformance.script import repeating_script
 from tests.artifacts.conformance.conformance_samples import (
@@ -40,16 +40,19 @@ def test_a_graph_is_read_as_operators_with_their_dtypes() -> None:
 
 
 def test_an_operator_that_is_wrong_in_one_dtype_is_reported_for_that_dtype_alone() -> None:
-    (known,) = known_faults(table(), {AMAX, ADD})
+    (known,) = find_known_faults(table(), {AMAX, ADD})
     assert (known.operator, known.name) == ("amax", "amax of int8")
     assert known.inputs[0].values[:3] == (-1, -2, -3)
-    assert known_faults(table(), {"aten.amax.default(float32)", ADD}) == ()
+    assert find_known_faults(table(), {"aten.amax.default(float32)", ADD}) == ()
 
 
 def test_overloads_of_an_operator_count_as_one_where_their_dtypes_are_the_same() -> None:
     whole = "aten.amax.out(int8, int8)"
-    assert len(known_faults(table(), {whole})) == 1
-    assert known_faults(table(), {"aten.amax.out(int8, float32)", "aten.amin.default(int8)"}) == ()
+    assert len(find_known_faults(table(), {whole})) == 1
+    assert (
+        find_known_faults(table(), {"aten.amax.out(int8, float32)", "aten.amin.default(int8)"})
+        == ()
+    )
 
 
 def test_an_overload_that_rounds_is_another_operator_than_a_plain_division() -> None:
@@ -57,26 +60,26 @@ def test_an_overload_that_rounds_is_another_operator_than_a_plain_division() -> 
     rounding = replace(
         ConformanceRow("div floor", "float32", "wrong", "it is off by 1"), calls=(floors,)
     )
-    assert known_faults(table(rounding), {"aten.div.Tensor(float32)"}) == ()
-    assert len(known_faults(table(rounding), {"aten.div.Scalar_mode(float32)"})) == 1
+    assert find_known_faults(table(rounding), {"aten.div.Tensor(float32)"}) == ()
+    assert len(find_known_faults(table(rounding), {"aten.div.Scalar_mode(float32)"})) == 1
 
 
 def test_a_fault_of_several_operators_is_reported_where_all_of_them_are() -> None:
     showing = wrong_amax().showing
     assert showing is not None
     both = replace(wrong_amax(), showing=replace(showing, calls=(AMAX, ADD)))
-    assert known_faults(table(both), {AMAX}) == ()
-    assert len(known_faults(table(both), {AMAX, ADD, "aten.relu.default(float32)"})) == 1
+    assert find_known_faults(table(both), {AMAX}) == ()
+    assert len(find_known_faults(table(both), {AMAX, ADD, "aten.relu.default(float32)"})) == 1
 
 
 def test_an_operator_that_crashes_is_reported_too() -> None:
     row = ConformanceRow("add", "float32", "crashes", "signal SIGFPE", calls=(ADD,))
-    (fault,) = known_faults(table(row), {ADD})
+    (fault,) = find_known_faults(table(row), {ADD})
     assert "crashing" in fault.description
 
 
 def test_the_finding_names_values_results_and_reports() -> None:
-    (fault,) = known_faults(table(), {AMAX, ADD})
+    (fault,) = find_known_faults(table(), {AMAX, ADD})
     finding = fault_finding(fault, {})
     assert (finding.code, finding.severity) == ("known-wrong-operator", "note")
     for part in (AMAX, "cpu-avx512", "torch 2.15.0", "-1, -2, -3", "got 0, expected -1", "191499"):
@@ -85,7 +88,7 @@ def test_the_finding_names_values_results_and_reports() -> None:
 
 
 def test_the_finding_says_which_case_asked_for_it_or_that_none_could() -> None:
-    (fault,) = known_faults(table(), {AMAX})
+    (fault,) = find_known_faults(table(), {AMAX})
     case = f"batch=7 what {fault.name} gets wrong"
     assert case in fault_finding(fault, {fault.name: case}).remedy
     assert "isn't affected" in fault_finding(fault, {}).remedy

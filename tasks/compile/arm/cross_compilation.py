@@ -17,7 +17,7 @@ from torch.utils import cpp_extension
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.recipe.target import ArmTarget
 from handoff.tasks.compile.arm.sysroot import Sysroot, find_sysroot, is_arm_host
-from handoff.tasks.compile.machine.here import has_march_option
+from handoff.tasks.compile.machine.host import has_march_option
 from handoff.tasks.compile.patching import patch_attribute
 
 # What chooses by what it times, or packs weights in the layout of the machine that it runs on.

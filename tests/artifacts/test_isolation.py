@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import handoff
-from handoff.artifacts.isolated import import_folders
+from handoff.artifacts.isolation import import_folders
 
 
 def test_folders_of_packages_that_python_names_and_that_are_not_there_are_left_out(

@@ -14,7 +14,7 @@ import torch
 
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest, digest_bytes
-from handoff.artifacts.recipe.fit import Fit
+from handoff.artifacts.recipe.compatibility import Fit
 from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.artifacts.release.evidence import EarlierMeasurement, Timing
@@ -23,9 +23,9 @@ from handoff.artifacts.release.mechanics import Mechanics, RunnerLimits
 from handoff.tasks.compile.messages import CompileResult
 from handoff.tasks.probe.messages import ProbeJob
 from handoff.tasks.release.jobs import RUNNER_SOURCE
-from handoff.tasks.timing import conditions, measured
+from handoff.tasks.timing import conditions, measurement_cache
 from handoff.tasks.timing.conditions import digest_conditions
-from handoff.tasks.timing.measured import (
+from handoff.tasks.timing.measurement_cache import (
     CachedMeasurements,
     load_measurements,
     measuring_key,
@@ -105,7 +105,9 @@ def test_whatever_a_measurement_depends_on_gives_another_key(
         key_of(tmp_path, runner=runner),
         key_of(tmp_path, fit=replace(FIT, torch="2.16.0")),
     ]
-    monkeypatch.setattr(measured, "digest_own_code", lambda: digest_bytes(b"a later Handoff"))
+    monkeypatch.setattr(
+        measurement_cache, "digest_own_code", lambda: digest_bytes(b"a later Handoff")
+    )
     keys.append(key_of(tmp_path))
     assert None not in keys
     assert len(set(keys)) == len(keys)
@@ -186,7 +188,7 @@ def test_damage_counts_as_nothing_and_is_written_over(damage: bytes, tmp_path: P
 def test_what_was_not_used_for_longest_goes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measured, "_MOST_ENTRIES", 2)
+    monkeypatch.setattr(measurement_cache, "_MOST_ENTRIES", 2)
     keys = [digest_bytes(bytes([place])) for place in range(3)]
     for place, key in enumerate(keys[:2]):
         store_measurements(tmp_path, key, measured_now())

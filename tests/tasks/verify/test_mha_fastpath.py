@@ -14,7 +14,7 @@ from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.intake.step import run as take_in
 from handoff.tasks.optimize.messages import OptimizeJob
 from handoff.tasks.optimize.step import run as optimize
-from handoff.tasks.verify.by_definition import by_definition
+from handoff.tasks.verify.mha_fastpath import by_definition
 
 
 class Encoder(nn.Module):

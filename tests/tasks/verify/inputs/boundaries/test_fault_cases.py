@@ -10,7 +10,7 @@ import torch
 from handoff.artifacts.conformance.storage import shipped_tables
 from handoff.artifacts.conformance.table import KnownFault, PlainTensor
 from handoff.artifacts.delivery.signature import TensorSpec
-from handoff.tasks.conformance.known import known_faults
+from handoff.tasks.conformance.known_faults import find_known_faults
 from handoff.tasks.verify.inputs.boundaries.cases import BoundaryCase, make_fault_case
 from handoff.tasks.verify.inputs.boundaries.tracing import trace
 
@@ -95,7 +95,7 @@ def test_an_operator_that_is_called_otherwise_when_it_runs_gets_them_by_the_inpu
 def test_every_fault_of_the_locked_toolchain_can_be_asked_of_its_own_operator(
     table: object,
 ) -> None:
-    faults = known_faults(table, {call for row in table.rows for call in row.calls})  # type: ignore
+    faults = find_known_faults(table, {call for row in table.rows for call in row.calls})  # type: ignore
     assert len(faults) >= 20
     for fault in faults:
         assert "," not in fault.name, "a manner would follow"

@@ -18,15 +18,15 @@ from pathlib import Path
 
 from handoff.artifacts.delivery.contract import MODULE_FILE
 from handoff.artifacts.digest import Digest, digest_bytes, digest_folder
-from handoff.artifacts.files.strict import parse_json
+from handoff.artifacts.files.strict_parsing import parse_json
 from handoff.artifacts.files.writing import keep_newest, write_atomically
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
 from handoff.artifacts.release.evidence import EarlierMeasurement, Timing
 from handoff.artifacts.release.mechanics import Mechanics
 from handoff.tasks.compile.fingerprint import digest_own_code
 from handoff.tasks.compile.messages import CompileResult
-from handoff.tasks.probe.judging import judge_calls, judge_measures
 from handoff.tasks.probe.messages import ProbeJob
+from handoff.tasks.probe.verdict import judge_calls, judge_measures
 from handoff.tasks.verify.messages import ReferenceResult
 
 # Some tens of kilobytes each; those that were used last are kept.

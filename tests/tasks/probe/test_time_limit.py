@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from handoff.tasks.probe.limited_time import TimeLimitedPackage
+from handoff.tasks.probe.time_limit import TimeLimitedPackage
 from handoff.tasks.verify.loading import Tensors
 
 _SECONDS_A_ROW = 0.01

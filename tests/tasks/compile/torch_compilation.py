@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 from handoff.artifacts.recipe.target import CpuTarget, native_cpu_target
 from handoff.tasks.compile.caching.compiled_interface import precompile_interface
 from handoff.tasks.compile.caching.shared_tools import use_headers_from
-from handoff.tasks.compile.machine.here import SHIPPED_OPTIONS, has_march_option
+from handoff.tasks.compile.machine.host import SHIPPED_OPTIONS, has_march_option
 from handoff.tasks.compile.machine.vector_isa import restrict_vector_isa
 from tests.shared_tools import shared_compiler
 

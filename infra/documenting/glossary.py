@@ -1,6 +1,6 @@
 """The tables of docs/glossary.md, in the words of `handoff explain`.
 
-python -m handoff.infra.documenting.words docs/glossary.md
+python -m handoff.infra.documenting.glossary docs/glossary.md
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from handoff.infra.documenting.folders import replace_section
-from handoff.infra.explaining.texts import words
+from handoff.infra.explaining.explanations import words
 
 SECTIONS = {"concept": "concepts", "title": "titles"}
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from handoff.tasks.intake.recipe import ModuleSource, Ref, StepSource
-from handoff.tasks.intake.refusal import refuse
+from handoff.tasks.intake.errors import refuse
+from handoff.tasks.intake.module_source import ModuleSource, Ref, StepSource
 from handoff.tasks.intake.values import MODULE
 
 MAX_ELEMENTS = 1 << 20

@@ -10,7 +10,7 @@ from handoff.artifacts.delivery.signature import Dimension, ModelSignature, Tens
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.artifacts.release.mechanics import Mechanics, Trial
 from handoff.tasks.probe.cases import describe_hostile
-from handoff.tasks.probe.judging import judge_calls, judge_measures
+from handoff.tasks.probe.verdict import judge_calls, judge_measures
 from tests.tasks.probe.samples import mechanics
 
 

@@ -11,7 +11,7 @@ import torch
 
 from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
 from handoff.artifacts.machine.elf import needed_glibc
-from handoff.artifacts.recipe.fit import Fit
+from handoff.artifacts.recipe.compatibility import Fit
 from handoff.artifacts.recipe.target import (
     ArmTarget,
     CudaTarget,

@@ -28,7 +28,7 @@ _BYSTANDERS = (
 )  # fmt: skip
 
 
-def known_faults(table: Conformance, calls: Collection[str]) -> tuple[KnownFault, ...]:
+def find_known_faults(table: Conformance, calls: Collection[str]) -> tuple[KnownFault, ...]:
     """Return what the table knows to be wrong, or to crash, of a graph that makes these calls.
 
     `calls` are the graph's operators with the dtypes of their tensors, as
@@ -152,7 +152,7 @@ def known_wrong(job: KnownWrongJob) -> KnownWrong:
         if table is None or table.unasked:
             missing.append(target.slug)
         if table is not None:
-            for fault in known_faults(table, job.calls):
+            for fault in find_known_faults(table, job.calls):
                 faults.setdefault(fault.calls, fault)
     notes = (missing_table_finding(missing),) if missing else ()
     return KnownWrong(tuple(faults.values()), notes)

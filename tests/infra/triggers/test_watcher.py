@@ -26,8 +26,8 @@ from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, UsageProblem
 from handoff.infra.triggers.arrival import Arrival, Policy
 from handoff.infra.triggers.locations import open_location
-from handoff.infra.triggers.posting import PostedRun, Poster
-from handoff.infra.triggers.watching import Watcher
+from handoff.infra.triggers.poster import PostedRun, Poster
+from handoff.infra.triggers.watcher import Watcher
 from tests.infra.triggers.conftest import Handoff
 from tests.limits import LIMIT_S
 from tests.prefect_server import prefect_server
