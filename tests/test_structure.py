@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 from collections import defaultdict
 from pathlib import Path
@@ -16,8 +17,17 @@ COLLECTIONS = {
     "docs", "infra/runner", "tasks/optimize/passes", "tests",
     "tests/tasks/optimize/passes", "tests/studies/benchmarks",
 }  # fmt: skip
+NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 ROOMS = ("artifacts", "tasks", "flows", "infra", "examples")
 TREES = (*ROOMS, "docs", "tests")
+# Words of ours that names of functions, classes and modules once had, each with what is said now.
+COINED = {
+    "told": "message, text, reasons, lines", "tell": "report_, describe_, format_", "untold": "",
+    "road": "method", "lane": "worker pool", "desk": "worker pool", "site": "host",
+    "beside": "what it is: the baseline, the datasets", "manners": "call patterns",
+}  # fmt: skip
+# Python's own: a file's position.
+OF_OTHERS = {("tasks/fetch/archive.py", "tell")}
 
 
 def entries() -> dict[str, set[str]]:
@@ -49,9 +59,34 @@ def test_every_room_says_what_it_is_for() -> None:
     assert silent == []
 
 
+def test_names_are_the_fields_words_and_none_of_ours() -> None:
+    coined = []
+    for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
+        file = path.relative_to(ROOT).as_posix()
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        names = [node.name for node in nodes if isinstance(node, NAMED)]
+        coined += [
+            f"{file}: {name}"
+            for name in (path.stem, *names)
+            if words_of(name) & COINED.keys() and (file, name) not in OF_OTHERS
+        ]
+    assert coined == [], COINED
+
+
+def test_a_word_is_found_within_names_of_either_form() -> None:
+    assert words_of("_told_so") & COINED.keys()
+    assert words_of("DeskOfTwo") & COINED.keys()
+    assert not words_of("retell_stories") & COINED.keys()
+
+
+def words_of(name: str) -> set[str]:
+    """Return the words of a name in snake case or camel case, in small letters."""
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", name)}
+
+
 def test_a_step_is_declared_once() -> None:
-    for told in ({row.name for row in ROWS}, {row.module for row in ROWS}, {r.job for r in ROWS}):
-        assert len(told) == len(ROWS)
+    for column in ({row.name for row in ROWS}, {row.module for row in ROWS}, {r.job for r in ROWS}):
+        assert len(column) == len(ROWS)
     declared = [
         path.relative_to(ROOT).as_posix()
         for room in ROOMS

@@ -134,7 +134,7 @@ class Comparison:
         return self.old.basis == self.new.basis == "measured"
 
     @property
-    def beside(self) -> tuple[SideBySide, ...]:
+    def side_by_side(self) -> tuple[SideBySide, ...]:
         """What a promotion goes by, and its ledger keeps: one for each timed input."""
         if not self.is_measured:
             return ()

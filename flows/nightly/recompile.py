@@ -181,7 +181,7 @@ def _settle(
     worse = [reason for one in comparisons if one.verdict == "worse" for reason in one.reasons]
     if worse:
         return replace(row, why="; ".join(worse))
-    measured = tuple(beside for one in comparisons for beside in one.beside)
+    measured = tuple(ratio for one in comparisons for ratio in one.side_by_side)
     request = PromoteRequest(parameters.model, pair.new, parameters.alias, measured=measured)
     author = Author(parameters.by, f"nightly: {'; '.join(parameters.changed)}", flow_run.id or "")
     change = Change(request, author, host.stores, host.key, expected=pair.old, is_conditional=True)

@@ -118,7 +118,7 @@ def run(job: ThreeWayJob) -> Comparison:
         _figures(new, [heat.new_to_eager for heat in heats]),
     )
     compared = Comparison(job.target, *figures, outputs, heats, "equal", ())
-    verdict, reasons = judge(job.after, job.before, job.recipe.promotion, compared.beside)
+    verdict, reasons = judge(job.after, job.before, job.recipe.promotion, compared.side_by_side)
     if failures := new.failures():
         verdict, reasons = "worse", (*failures, *(reasons if verdict == "worse" else ()))
     elif verdict == "equal" and (fixed := old.failures()):
@@ -272,8 +272,8 @@ def _format_speed(speed: Interval) -> str:
 
 def _explain_equal(compared: Comparison) -> tuple[str, ...]:
     """Say by what an equal package is equal."""
-    if compared.beside:
-        return tuple(map(str, compared.beside))
+    if compared.side_by_side:
+        return tuple(map(str, compared.side_by_side))
     parts = []
     for name, figures in (("the new one", compared.new), ("the old one", compared.old)):
         speed = "unknown speed" if figures.speed is None else _format_speed(figures.speed)

@@ -125,7 +125,7 @@ def test_a_push_goes_through_when_nothing_can_be_kept_either(tmp_path: Path) -> 
 def test_tell_signs_what_the_webhook_verifies(prefect_api: str, tmp_path: Path) -> None:
     with webhook(tmp_path, prefect_api) as served:
         command = [
-            sys.executable, str(TRIGGERS / "tell.py"), f"http://127.0.0.1:{served.port}/handoff",
+            sys.executable, str(TRIGGERS / "notify.py"), f"http://127.0.0.1:{served.port}/handoff",
             "delivery=s3://models/in/toy", f"commit={uuid.uuid4().hex}", "model=toy",
         ]  # fmt: skip
 

@@ -89,7 +89,7 @@ def test_the_same_package_is_equal_and_everything_is_measured(built_release: Bui
     assert found.new.speed == found.heats[-1].new_to_eager
     assert (found.old.version, found.new.version) == (3, 4)
     assert found.new.size_bytes == record(built_release).size_bytes
-    assert len(found.beside) == 2
+    assert len(found.side_by_side) == 2
     assert "its error is" in found.reasons[0]
     assert from_plain(Comparison, to_plain(found)) == found
 
@@ -110,7 +110,7 @@ def test_a_package_for_another_torch_is_as_its_record_has_it(built_release: Buil
     assert found.outputs[0].apart is None
     assert all(heat.old_s is None and heat.new_to_old is None for heat in found.heats)
     assert all(heat.new_to_eager is not None for heat in found.heats)
-    assert found.beside == ()
+    assert found.side_by_side == ()
     assert found.verdict == "equal"
     assert "by its record: it needs torch 2.11.0" in found.reasons[0]
 

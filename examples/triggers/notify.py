@@ -1,6 +1,6 @@
 """Tell `handoff webhook` of a commit: Python alone, signed as Standard Webhooks has it.
 
-HANDOFF_HOOK_SECRET=... python tell.py https://hooks.example.org/handoff \
+HANDOFF_HOOK_SECRET=... python notify.py https://hooks.example.org/handoff \
         delivery=s3://models/ci/toy model=toy commit=$(git rev-parse HEAD)
 """
 
