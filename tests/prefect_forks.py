@@ -34,9 +34,9 @@ _IMPORTED = (
     "uvicorn.lifespan.on", "uvicorn.loops.auto", "uvicorn.protocols.http.auto",
     "uvicorn.protocols.websockets.auto",
 )  # fmt: skip
-# What ends a server in order; before it, a server's environment was told.
+# What ends a server in order; before it, a server's environment was sent.
 TERMINATE = b"terminate"
-_MOST_TOLD = 1 << 20
+_MAX_REQUEST_BYTES = 1 << 20
 
 
 @dataclass
@@ -78,15 +78,15 @@ class _Forks:
         if asker.fileno() < 0:
             # Its server ended at the same moment.
             return
-        told, server = asker.recv(_MOST_TOLD), self._servers.get(asker.fileno())
-        if not told:
+        request, server = asker.recv(_MAX_REQUEST_BYTES), self._servers.get(asker.fileno())
+        if not request:
             self._selector.unregister(asker)
         if server is not None:
             # Where nobody waits for it any longer it needn't end in order.
-            wanted = signal.SIGTERM if told == TERMINATE else signal.SIGKILL
+            wanted = signal.SIGTERM if request == TERMINATE else signal.SIGKILL
             signal.pidfd_send_signal(server.handle, wanted)
-        elif told:
-            self._fork(asker, json.loads(told))
+        elif request:
+            self._fork(asker, json.loads(request))
         else:
             asker.close()
 

@@ -136,22 +136,22 @@ def _started(port: int, environment: Mapping[str, str], log: Path) -> _Server:
 
 
 def _forked(port: int, environment: Mapping[str, str], log: Path) -> _Server:
-    told = {
+    request = {
         "port": port,
         "environment": dict(environment),
         "log": str(log),
         "folder": str(Path.cwd()),
     }
-    return Forked(made_once("prefect-forks", _start_forks), told)
+    return Forked(made_once("prefect-forks", _start_forks), request)
 
 
 class Forked:
     """A Prefect server, asked for from the run's process that forks them; used as a `Popen`."""
 
-    def __init__(self, address: Path, told: Mapping[str, object]) -> None:
+    def __init__(self, address: Path, request: Mapping[str, object]) -> None:
         self._asked = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._asked.connect(str(address))
-        self._asked.send(json.dumps(told).encode())
+        self._asked.send(json.dumps(request).encode())
         self._status: int | None = None
 
     def poll(self) -> int | None:
@@ -172,13 +172,13 @@ class Forked:
         if self._status is None:
             self._asked.settimeout(timeout)
             try:
-                told = self._asked.recv(64)
+                status = self._asked.recv(64)
             except TimeoutError:
                 raise subprocess.TimeoutExpired("prefect server start", timeout or 0) from None
             except ConnectionError:
-                told = b""
+                status = b""
             # Nothing is said where the fork server itself is gone, and its servers with it.
-            self._status = int(told or -signal.SIGKILL)
+            self._status = int(status or -signal.SIGKILL)
             self._asked.close()
         return self._status
 
@@ -206,7 +206,7 @@ def _start_forks(folder: Path) -> Path:
             forks.kill()
             raise RuntimeError(f"nothing forks Prefect servers: {log.read_text()[-2000:]}")
         time.sleep(0.05)
-    # It outlives this process, which isn't to be told so.
+    # It outlives this process; without a code Popen would warn of that.
     forks.returncode = 0
     return address
 

@@ -50,11 +50,11 @@ def test_two_servers_at_once_have_settings_a_database_and_a_log_each(
         for name in ("one", "other"):
             address = opened.enter_context(prefect_server(tmp_path / name))
             with urllib.request.urlopen(f"{address}/admin/settings") as answer:
-                told = json.load(answer)
+                settings = json.load(answer)
             # They are read again, from an environment without what this process has of Prefect's.
-            assert told["home"] == str(tmp_path / name)
-            assert not told["server"]["analytics_enabled"]
-            assert not told["server"]["api"]["csrf_protection_enabled"]
+            assert settings["home"] == str(tmp_path / name)
+            assert not settings["server"]["analytics_enabled"]
+            assert not settings["server"]["api"]["csrf_protection_enabled"]
             with client_of(address) as client:
                 client.create_flow_from_name(name)
                 assert [flow.name for flow in client.read_flows()] == [name]
@@ -116,7 +116,7 @@ def test_nothing_is_left_of_a_run_that_ended(
         wait_until("the forks' socket", (folder / "socket").exists)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
             asked.connect(str(folder / "socket"))
-            # A server without a log ends at once: that is told. The next is asked for all the same.
+            # A server without a log ends at once, and says so. The next is asked for all the same.
             asked.send(b"{}")
             assert asked.recv(64) == b"1"
         assert forks.poll() is None

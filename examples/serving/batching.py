@@ -137,7 +137,7 @@ class Batcher:
     def _answer(self, batch: list[tuple[Tensors, Future[Answer]]]) -> None:
         try:
             results = answer(self._model(), [inputs for inputs, _ in batch])
-        except Exception as error:  # noqa: BLE001 - each who asked is told of it
+        except Exception as error:  # noqa: BLE001 - each who asked gets it
             results = [error] * len(batch)
         for (_, future), one in zip(batch, results, strict=True):
             if not future.set_running_or_notify_cancel():

@@ -44,13 +44,13 @@ def server(
 def test_two_processes_go_along_with_a_promotion_while_they_are_called_and_tell_what_they_serve(
     server: Server,
 ) -> None:
-    server.wait(lambda told: told["version"] == 1 and told["current"], PROCESSES)
+    server.wait(lambda health: health["version"] == 1 and health["current"], PROCESSES)
     with calling(server) as calls:
         assert server.shelf.release(2.0) == 2
-        server.wait(lambda told: told["version"] == 2 and told["current"], PROCESSES)
+        server.wait(lambda health: health["version"] == 2 and health["current"], PROCESSES)
         # One whose numbers aren't the original model's is not taken.
         assert server.shelf.release(3.0, golden=4.0) == 3
-        server.wait(lambda told: told["version"] == 2 and bool(told["error"]), PROCESSES)
+        server.wait(lambda health: health["version"] == 2 and bool(health["error"]), PROCESSES)
     assert calls.failed == []
     assert set(calls.answered) == {(1, 1.0), (2, 2.0)}
 
@@ -68,11 +68,11 @@ def test_two_processes_go_along_with_a_promotion_while_they_are_called_and_tell_
 
 @pytest.mark.parametrize("server", [1], indirect=True)
 def test_a_wrong_request_is_told_why_and_the_next_one_is_answered(server: Server) -> None:
-    server.wait(lambda told: told["version"] == 1)
+    server.wait(lambda health: health["version"] == 1)
     ids, features = (tensor[:1].tolist() for tensor in server.shelf.call)
-    status, told = server.predict(ids=[[ITEMS] * 20], features=features)
+    status, answer = server.predict(ids=[[ITEMS] * 20], features=features)
     assert status == 422
-    assert f"0 to {ITEMS - 1}" in told["detail"]
+    assert f"0 to {ITEMS - 1}" in answer["detail"]
     assert server.predict(ids=ids)[0] == 422
     assert server.predict(ids=[["no number"]], features=features)[0] == 422
     # torch would cut it to another id.

@@ -39,8 +39,8 @@ class RayServer(Server):
     metrics: str
 
     def counted(self, name: str, *labels: str) -> Counter[tuple[str, ...]]:
-        with urllib.request.urlopen(self.metrics, timeout=60) as told:
-            return counted(told.read().decode(), name, *labels)
+        with urllib.request.urlopen(self.metrics, timeout=60) as response:
+            return counted(response.read().decode(), name, *labels)
 
 
 @pytest.fixture
@@ -71,17 +71,17 @@ def server(tmp_path: Path, built_release: BuiltRelease) -> Iterator[RayServer]:
 def test_two_processes_go_along_with_a_promotion_and_tell_what_they_serve(
     server: RayServer,
 ) -> None:
-    server.wait(lambda told: told["version"] == 1 and told["current"], PROCESSES)
+    server.wait(lambda health: health["version"] == 1 and health["current"], PROCESSES)
     with calling(server) as calls:
         assert server.shelf.release(2.0) == 2
-        server.wait(lambda told: told["version"] == 2 and told["current"], PROCESSES)
+        server.wait(lambda health: health["version"] == 2 and health["current"], PROCESSES)
     assert calls.failed == []
     assert set(calls.answered) == {(1, 1.0), (2, 2.0)}
 
     ids, features = (tensor[:1].tolist() for tensor in server.shelf.call)
-    status, told = server.predict(ids=[[ITEMS] * 20], features=features)
+    status, answer = server.predict(ids=[[ITEMS] * 20], features=features)
     assert status == 422
-    assert f"0 to {ITEMS - 1}" in told["detail"]
+    assert f"0 to {ITEMS - 1}" in answer["detail"]
     assert server.predict(ids=ids)[0] == 422
     assert server.predict(ids=ids, features=features)[0] == 200
 

@@ -10,7 +10,7 @@ operators, outputs or targets (`growth_models`), in one home, after a first one 
 it makes databases, the runner program and the precompiled headers of all targets that come after
 it.
 
-Each curve is told with its exponent at the end, the slope of log(value) over log(size) between the
+Each curve comes with its exponent at the end, the slope of log(value) over log(size) between the
 last two sizes: 0 is flat, 1 linear. Over all sizes a constant hides what grows: 30 s and 9 us for
 each square of a number between 100 and 5000 have a slope of 0.5 there, and 1.2 at the end. It rests
 on two values alone: a tenth more seconds at one of them changes it by 0.04 to 0.14, as they lie ten
@@ -56,12 +56,12 @@ def main() -> None:
         load = psutil.getloadavg()[0]
         with tempfile.TemporaryDirectory(prefix="handoff-growth-") as scratch:
             if curve == "registry":
-                told = _tell_registry(Path(scratch), given.sizes or [10, 100, 1000, 10_000])
+                table = _measure_registry(Path(scratch), given.sizes or [10, 100, 1000, 10_000])
             else:
                 growing = CURVES[curve]
                 sizes = given.sizes or list(growing.sizes)
-                told = _tell_releases(Path(scratch), growing, sizes)
-        text = "\n".join([*told, "", f"Load before: {load:.1f}."])
+                table = _measure_releases(Path(scratch), growing, sizes)
+        text = "\n".join([*table, "", f"Load before: {load:.1f}."])
         print(text, flush=True)
         if given.write:
             write_between_marks(given.write, f"growth of {curve}", text)
@@ -78,7 +78,7 @@ def exponent_at_the_end(sizes: Sequence[float], values: Sequence[float]) -> floa
     return math.log(values[-1] / values[-2]) / math.log(sizes[-1] / sizes[-2])
 
 
-def _tell_registry(root: Path, counts: list[int]) -> list[str]:
+def _measure_registry(root: Path, counts: list[int]) -> list[str]:
     registry = some_registry(root)
     manifest, folder = registry.write()
     # Every version is another entry of the same packages, as rebuilds are that come out the same:
@@ -128,7 +128,7 @@ def _median(call: Callable[[], None], repeats: int = _REPEATS) -> float:
     return statistics.median(seconds)
 
 
-def _tell_releases(root: Path, growing: Growing, sizes: list[int]) -> list[str]:
+def _measure_releases(root: Path, growing: Growing, sizes: list[int]) -> list[str]:
     """Release a model of each size; return the table of seconds and memory."""
     found: list[tuple[int, Run, int]] = []
     _release(root, growing, sizes[growing.first_place])

@@ -95,7 +95,7 @@ def deploy() -> None:
 
 
 def play(stack: Stack, scenario: Scenario, faster: float, limit_s: float) -> Outcome:
-    """Run one night; give it up after `limit_s`, and tell how far it came."""
+    """Run one night; give it up after `limit_s`, and return how far it came."""
     from prefect.client.orchestration import get_client
 
     meter = Meter(stack)

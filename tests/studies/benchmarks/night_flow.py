@@ -72,9 +72,9 @@ _WITH_SLUG = {"compile_package", "verify", "probe", "measure", "benchmark", "thr
 def some_parameters(model: str) -> dict[str, Any]:
     """Return the parameters of a model's run, as large as real ones."""
     plain = to_plain(Recipe())
-    told = RebuildParameters(model=model, version=1, night="20261121T020000Z", recipe=plain,
+    parameters = RebuildParameters(model=model, version=1, night="20261121T020000Z", recipe=plain,
                              changed=["torch 2.14.0 is now 2.15.0"])  # fmt: skip
-    return {"parameters": told.model_dump(mode="json")}
+    return {"parameters": parameters.model_dump(mode="json")}
 
 
 def recorded_seconds() -> float:

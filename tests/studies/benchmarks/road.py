@@ -106,7 +106,7 @@ def _print(model: str, rounds: list[dict[str, Run]], load: float) -> None:
     kinds = list(rounds[0])
     seconds = {kind: [one[kind].wall_s for one in rounds] for kind in kinds}
     steps = {
-        kind: [step_seconds(one[kind].told) for one in rounds] for kind in kinds if kind != BARE
+        kind: [step_seconds(one[kind].stderr) for one in rounds] for kind in kinds if kind != BARE
     }
     rows = [
         (kind, f"{statistics.median(seconds[kind]):.1f}", f"{_median_cpu(rounds, kind):.1f}",

@@ -1,4 +1,4 @@
-"""The seeds' protocol: what is timed, what is told of it, and what the goals make of it."""
+"""The seeds' protocol: what is timed, what is printed of it, and what the goals make of it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.studies.benchmarks.seeds.measured import Measured, add, keep, read_ke
 from tests.studies.benchmarks.seeds.measuring import Asked, measure, prepare_package
 from tests.studies.benchmarks.seeds.onnx_runtime import ProviderMissing, require_provider
 from tests.studies.benchmarks.seeds.playing import largest_difference, take_turns
+from tests.studies.benchmarks.seeds.report import mean_rows, missing_lines, rows_of, title_of
 from tests.studies.benchmarks.seeds.subjects import expand, find_subject
-from tests.studies.benchmarks.seeds.told import mean_rows, missing_lines, rows_of, title_of
 from tests.tasks.compile.cross import models as cross_models
 
 
@@ -81,8 +81,11 @@ def test_who_is_missing_is_told_with_the_reason() -> None:
 
 def test_onnx_runtime_without_cuda_says_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = types.ModuleType("onnxruntime")
-    told = {"__version__": "1.32.0", "get_available_providers": lambda: ["CPUExecutionProvider"]}
-    installed.__dict__.update(told)
+    attributes = {
+        "__version__": "1.32.0",
+        "get_available_providers": lambda: ["CPUExecutionProvider"],
+    }
+    installed.__dict__.update(attributes)
     monkeypatch.setitem(sys.modules, "onnxruntime", installed)
     require_provider("cpu")
     with pytest.raises(ProviderMissing, match=r"1\.32\.0 has no CUDAExecutionProvider, but CPU"):

@@ -128,7 +128,7 @@ def _release(folder: Path, targets: tuple[str, ...]) -> Build:
     delivery = str(folder / "delivery")
     command = handoff_command("release", delivery, "--recipe", str(recipe), "--rebuild")
     run = measure(command, folder)
-    return Build(targets, run.wall_s, step_seconds(run.told), load)
+    return Build(targets, run.wall_s, step_seconds(run.stderr), load)
 
 
 def _print(rounds: list[list[Build]], parts: Sequence[str]) -> None:

@@ -61,7 +61,7 @@ class Engine:
         return asked.stdout
 
     def knows(self, image: str) -> bool:
-        """Tell whether it has an image of that name."""
+        """Return whether it has an image of that name."""
         asked = subprocess.run(
             ["docker", "image", "inspect", image], env=self.environment, capture_output=True,
             check=False,
@@ -141,16 +141,16 @@ def _version_of(program: str | None) -> int:
     return int(found[1]) if found else 0
 
 
-def debian_site(told: str) -> str:
-    """Return where Debian's releases lie, by what apt tells of its sources: `main oldstable SITE`.
+def debian_site(sources: str) -> str:
+    """Return where Debian's releases lie, by apt's list of its sources: `main oldstable SITE`.
 
-    Raises `Failed` where none is told, as before `apt-get update`.
+    Raises `Failed` where none is listed, as before `apt-get update`.
     """
-    for line in told.splitlines():
+    for line in sources.splitlines():
         component, suite, site = [*line.split(), "", "", ""][:3]
         if component == "main" and site and "-" not in suite:
             return site
-    raise Failed(f"expected Debian's own source among apt's, got {told[:200]!r}: apt-get update")
+    raise Failed(f"expected Debian's own source among apt's, got {sources[:200]!r}: apt-get update")
 
 
 def apt_apart(apt: Path, kind: str, suite: str, log: Log) -> list[str]:

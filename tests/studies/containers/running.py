@@ -85,10 +85,14 @@ class Run:
         rows = seen.rows()
         minutes = (time.monotonic() - began) / 60
         here = machine.describe(machine.os_release())
-        told = [*table(rows), "", f"{minutes:.0f} minutes on {here}, {datetime.now(UTC):%Y-%m-%d}."]
-        print("\n".join(["", *told, "", f"Every command and its output: {log.path}"]), flush=True)
+        lines = [
+            *table(rows),
+            "",
+            f"{minutes:.0f} minutes on {here}, {datetime.now(UTC):%Y-%m-%d}.",
+        ]
+        print("\n".join(["", *lines, "", f"Every command and its output: {log.path}"]), flush=True)
         if write:
-            write_between_marks(write, self.name, "\n".join(told))
+            write_between_marks(write, self.name, "\n".join(lines))
         return code or int(not all(row.is_ok for row in rows))
 
     def _part(self, part: str, folder: Path) -> int:

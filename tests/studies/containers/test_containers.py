@@ -127,13 +127,13 @@ def test_what_is_posted_is_remembered() -> None:
 
 
 def test_debian_13_is_fetched_from_where_this_machines_own_debian_is() -> None:
-    told = (
+    sources = (
         "main oldstable-security http://mirror.example/security\n"
         "main oldstable-updates http://mirror.example/debian\n"
         "contrib oldstable http://other.example/debian\n"
         "main oldstable http://mirror.example/debian\n"
     )
-    assert debian_site(told) == "http://mirror.example/debian"
+    assert debian_site(sources) == "http://mirror.example/debian"
     with pytest.raises(Failed, match="apt-get update"):
         debian_site("")
 

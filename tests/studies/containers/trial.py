@@ -56,7 +56,7 @@ def _steps(stack: ComposedStack, receiver: Receiver) -> dict[str, Callable[[Row]
         "profiles `metrics`, `tell`, `tls` up": partial(_profiles, stack, receiver),
         "a second release, of a new commit": partial(_second, stack),
         "profile `metrics`: what it answers": partial(_metrics, stack),
-        "profile `tell`: a refused release": partial(_told, stack, receiver),
+        "profile `tell`: a refused release": partial(_notified, stack, receiver),
         "profile `tls`: both servers by their names": partial(_tls, stack),
         "`prefect` killed": partial(_killed, stack, "prefect"),
         "`mlflow` killed": partial(_killed, stack, "mlflow"),
@@ -77,9 +77,11 @@ def _up(stack: ComposedStack, row: Row) -> None:
 def _containers(stack: ComposedStack, row: Row) -> None:
     for one in stack.containers():
         name, state = one["Config"]["Labels"][SERVICE], one["State"]
-        told = f"{name} {state['Status']} {state['ExitCode']}, restarted {one['RestartCount']}"
-        row.require(state["Status"] == "running" or state["ExitCode"] == 0, told)
-        row.require(one["RestartCount"] == 0, told)
+        description = (
+            f"{name} {state['Status']} {state['ExitCode']}, restarted {one['RestartCount']}"
+        )
+        row.require(state["Status"] == "running" or state["ExitCode"] == 0, description)
+        row.require(one["RestartCount"] == 0, description)
         row.require(one["HostConfig"]["ReadonlyRootfs"], f"{name} may write into its root")
         row.require(one["HostConfig"]["CapDrop"] == ["ALL"], f"{name} keeps capabilities")
         volumes = [str(mount.get("Name", "")) for mount in one["Mounts"]]
@@ -214,17 +216,17 @@ def _metrics(stack: ComposedStack, row: Row) -> None:
     row.require(not down, f"sources can't be read: {down}")
 
 
-def _told(stack: ComposedStack, receiver: Receiver, row: Row) -> None:
-    """Have a release refused: its people are told through a block of Prefect's."""
+def _notified(stack: ComposedStack, receiver: Receiver, row: Row) -> None:
+    """Have a release refused: its people are notified through a block of Prefect's."""
     commit = "4" * 40
     stack.handoff("notify", "--delivery", f"s3://{stack.values['S3_BUCKET']}/in/nothing",
                   "--commit", commit, "--model", "toy", "--wait", expected=3)  # fmt: skip
     deadline = time.monotonic() + 120
-    while not (told := [text for text in receiver.taken if commit[:7] in text]):
+    while not (messages := [text for text in receiver.taken if commit[:7] in text]):
         if time.monotonic() > deadline:
             raise Failed(f"nothing was told of it: {receiver.taken}")
         time.sleep(1)
-    sentence = str(json.loads(told[0])["text"]).splitlines()[0]
+    sentence = str(json.loads(messages[0])["text"]).splitlines()[0]
     row.note(f"a delivery that isn't there is refused (3), and told: *{sentence}*")
 
 

@@ -8,7 +8,7 @@ from tests.studies.containers.seen import Row, Sightings
 
 
 def went_well(seen: Sightings, what: str, attempt: Callable[[Row], None]) -> bool:
-    """Tell whether it did; if not, its row says why, and the run ends with 1."""
+    """Return whether it did; if not, its row says why, and the run ends with 1."""
     try:
         with seen.trying(what) as row:
             attempt(row)

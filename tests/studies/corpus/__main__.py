@@ -42,8 +42,8 @@ def main() -> int:
         row = _judge_apart(model.name, model.kind)
         rows.append(row)
         took = f"deliver {row.deliver_s:.1f} s, read {row.read_s:.2f} s, judge {row.judge_s:.1f} s"
-        told = f"{row.road or 'not delivered'}, {row.verdict} {row.found}"
-        print(f"{row.name}: {told} ({took})", file=sys.stderr, flush=True)
+        result = f"{row.road or 'not delivered'}, {row.verdict} {row.found}"
+        print(f"{row.name}: {result} ({took})", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         careless = [judge_careless(one, Path(scratch) / one.name) for one in CARELESS]
     text = "\n".join([*_model_table(rows), "", *_careless_table(careless)])
@@ -51,7 +51,7 @@ def main() -> int:
     if given.write:
         write_between_marks(given.write, "corpus", text)
     good = [row for row in rows if row.identical and row.verdict != "unsound"]
-    named = [row for row, one in zip(careless, CARELESS, strict=True) if one.named in row.told]
+    named = [row for row, one in zip(careless, CARELESS, strict=True) if one.named in row.reasons]
     print(f"\n{len(good)} of {len(rows)} models delivered, identical and not called unsound; "
           f"{len(named)} of {len(careless)} careless deliveries named")  # fmt: skip
     return 0 if len(good) == len(rows) and len(named) == len(careless) else 1
@@ -96,8 +96,8 @@ def _model_table(rows: list[ModelRow]) -> list[str]:
 def _careless_table(rows: list[CarelessRow]) -> list[str]:
     lines = ["| careless delivery | outcome | what it is named for |", "|---|---|---|"]
     for row, careless in zip(rows, CARELESS, strict=True):
-        parts = [part for part in row.told.split("; ") if careless.named in part]
-        first = shorten((parts or [row.told])[0].replace("|", "\\|"), 150, placeholder=" …")
+        parts = [part for part in row.reasons.split("; ") if careless.named in part]
+        first = shorten((parts or [row.reasons])[0].replace("|", "\\|"), 150, placeholder=" …")
         lines.append(f"| {row.name} | {row.outcome} | {first} |")
     return lines
 

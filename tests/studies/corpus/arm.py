@@ -139,10 +139,10 @@ def release_for_both(name: str, folder: Path) -> ArmRow:
 
 
 def _with_release(row: ArmRow, printed: str, place: _Place) -> ArmRow:
-    told: dict[str, Any] = json.loads(printed) if printed.startswith("{") else {}
-    own = [target for target in told.get("targets", ()) if target["slug"] == TARGET.slug]
+    manifest: dict[str, Any] = json.loads(printed) if printed.startswith("{") else {}
+    own = [target for target in manifest.get("targets", ()) if target["slug"] == TARGET.slug]
     if not own:
-        return replace(row, refused=f"release: {told.get('error') or f'see {place.log}'}")
+        return replace(row, refused=f"release: {manifest.get('error') or f'see {place.log}'}")
     (target,) = own
     took = _step_seconds(place)
     return replace(

@@ -191,10 +191,10 @@ def table_of(rows: list[ReleaseRow]) -> str:
         )
     refused = sum(bool(row.refused_by) for row in rows)
     ratios = [row.verify_s / row.compile_s for row in rows if row.compile_s]
-    told = f"{refused} of {len(rows)} refused wrongly"
+    summary = f"{refused} of {len(rows)} refused wrongly"
     if ratios:
-        told += f"; verify/compile median {median(ratios):.2f}, at most {max(ratios):.2f}"
-    return "\n".join([*lines, "", f"{told}."])
+        summary += f"; verify/compile median {median(ratios):.2f}, at most {max(ratios):.2f}"
+    return "\n".join([*lines, "", f"{summary}."])
 
 
 def keep_row(row: DataclassInstance, file: Path) -> None:

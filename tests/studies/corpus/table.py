@@ -81,11 +81,11 @@ def judge_model(model: CorpusModel, folder: Path) -> ModelRow:
 
 @dataclass(frozen=True)
 class CarelessRow:
-    """What happened to a careless delivery: the outcome, and what was told."""
+    """What happened to a careless delivery: the outcome, and why."""
 
     name: str
     outcome: str
-    told: str
+    reasons: str
 
 
 def judge_careless(careless: Careless, folder: Path) -> CarelessRow:
@@ -100,10 +100,10 @@ def judge_careless(careless: Careless, folder: Path) -> CarelessRow:
     except HandoffError as error:
         return CarelessRow(careless.name, "unreadable", str(error))
     judged = run(TraceabilityJob(folder / "staging"))
-    told = sorted(judged.findings, key=lambda finding: _GRAVITY.index(finding.severity))
+    findings = sorted(judged.findings, key=lambda finding: _GRAVITY.index(finding.severity))
     return CarelessRow(
         careless.name, judged.verdict,
-        "; ".join(f"{f.code}: {f.message}" for f in told if f.code != "lineage-incomplete"),
+        "; ".join(f"{f.code}: {f.message}" for f in findings if f.code != "lineage-incomplete"),
     )  # fmt: skip
 
 

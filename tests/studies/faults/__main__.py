@@ -66,15 +66,15 @@ def main() -> int:
 def _kinds(names: list[str], folder: Path) -> tuple[bool, list[str]]:
     rows = judge_kinds([kind for kind in KINDS if not names or kind.name in names], folder)
     caught = [row for row in rows if row.caught]
-    told = f"{len(caught)} of {len(rows)} kinds caught"
-    return 0 < len(rows) == len(caught), [*kinds_table(rows), "", told]
+    summary = f"{len(caught)} of {len(rows)} kinds caught"
+    return 0 < len(rows) == len(caught), [*kinds_table(rows), "", summary]
 
 
 def _sizes(names: list[str], folder: Path) -> tuple[bool, list[str]]:
     limits = find_limits([size for size in SIZES if not names or size.name in names], folder)
     seen = [limit for limit in limits if limit.last_caught is not None]
-    told = f"{len(seen)} of {len(limits)} faults caught at one of their sizes"
-    return 0 < len(limits) == len(seen), [*sizes_table(limits), "", told]
+    summary = f"{len(seen)} of {len(limits)} faults caught at one of their sizes"
+    return 0 < len(limits) == len(seen), [*sizes_table(limits), "", summary]
 
 
 def _clean(names: list[str], folder: Path) -> tuple[bool, list[str]]:
@@ -82,8 +82,8 @@ def _clean(names: list[str], folder: Path) -> tuple[bool, list[str]]:
     releases = list(release_clean(chosen, SEEDS, folder))
     refused = [one for one in releases if one.refused]
     share = len(refused) / max(1, len(releases))
-    told = f"{len(refused)} of {len(releases)} clean releases refused ({100 * share:.1f} %)"
-    return bool(releases) and share <= _ALLOWED_SHARE, [*clean_table(releases), "", told]
+    summary = f"{len(refused)} of {len(releases)} clean releases refused ({100 * share:.1f} %)"
+    return bool(releases) and share <= _ALLOWED_SHARE, [*clean_table(releases), "", summary]
 
 
 def _reports(
@@ -94,15 +94,15 @@ def _reports(
     if brief:
         write_between_marks(brief, "faults reports", "\n".join(brief_table(rows)))
     good = [row for row in rows if row.good]
-    told = f"{len(good)} of {len(rows)} became what they must"
-    return 0 < len(rows) == len(good), [*reports_table(rows), "", told]
+    summary = f"{len(good)} of {len(rows)} became what they must"
+    return 0 < len(rows) == len(good), [*reports_table(rows), "", summary]
 
 
 def _hard(names: list[str], folder: Path) -> tuple[bool, list[str]]:
     rows = judge_hard([one for one in HARD if not names or one.name in names], folder)
     released = [row for row in rows if not row.refused]
-    told = f"{len(released)} of {len(rows)} hard but right models released"
-    return 0 < len(rows) == len(released), [*hard_table(rows), "", told]
+    summary = f"{len(released)} of {len(rows)} hard but right models released"
+    return 0 < len(rows) == len(released), [*hard_table(rows), "", summary]
 
 
 _PARTS = {"kinds": _kinds, "sizes": _sizes, "clean": _clean, "reports": _reports, "hard": _hard}

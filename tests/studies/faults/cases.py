@@ -110,11 +110,11 @@ class Judged:
 
     @property
     def refused(self) -> bool:
-        """Tell whether the delivery is not released."""
+        """Return whether the delivery is not released."""
         return bool(self.result.reasons)
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The first reason, in a line."""
         if not self.refused:
             return "released"

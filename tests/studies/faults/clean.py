@@ -106,7 +106,7 @@ class CleanRelease:
 
     @property
     def refused(self) -> bool:
-        """Tell whether the right package was refused."""
+        """Return whether the right package was refused."""
         return bool(self.result.reasons)
 
 
@@ -135,15 +135,15 @@ def _release(
         result = refusal_of(error)
     plain = {"family": family.name, "dtype": name, "seed": seed}
     keep_figures(plain, result, folder / FIGURES_FILE)
-    told = "; ".join(result.reasons) or "accepted"
-    print(f"{family.name} {name} {seed}: {told}", file=sys.stderr, flush=True)
+    outcome = "; ".join(result.reasons) or "accepted"
+    print(f"{family.name} {name} {seed}: {outcome}", file=sys.stderr, flush=True)
     return CleanRelease(family.name, name, seed, result)
 
 
 def clean_table(releases: list[CleanRelease]) -> list[str]:
     """Return how many of each family were released and refused, and why, as Markdown.
 
-    Of the reasons in one dtype the first one is told.
+    Of the reasons in one dtype the first one is shown.
     """
     lines = ["| family | dtypes | releases | refused | why |", "|---|---|---|---|---|"]
     for name in dict.fromkeys(release.family for release in releases):

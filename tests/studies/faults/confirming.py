@@ -66,8 +66,8 @@ def _copies(inputs: object) -> tuple[Tensor, ...]:
 
 def _compare(case: Case, got: Tensor, want: Tensor) -> Confirmed:
     if (got.dtype, got.shape) != (want.dtype, want.shape):
-        told = f"{got.dtype} {tuple(got.shape)} for {want.dtype} {tuple(want.shape)}"
-        return Confirmed(want.numel(), want.numel(), told)
+        difference = f"{got.dtype} {tuple(got.shape)} for {want.dtype} {tuple(want.shape)}"
+        return Confirmed(want.numel(), want.numel(), difference)
     if want.is_complex():
         got, want = torch.view_as_real(got), torch.view_as_real(want)
     if not want.is_floating_point():
@@ -86,16 +86,16 @@ def _compare(case: Case, got: Tensor, want: Tensor) -> Confirmed:
 
 
 def confirm_all(chosen: Iterable[Case]) -> bool:
-    """Confirm each, tell of it, and return whether all are what they say."""
+    """Confirm each, print it, and return whether all are what they say."""
     good = True
     for case in chosen:
         found = confirm(case)
         is_wrong = getattr(case, "must", "released") == "refused"
         as_said = is_wrong == bool(found.wrong)
         good &= as_said
-        told = f"{found.wrong} of {found.elements} elements wrong"
+        counts = f"{found.wrong} of {found.elements} elements wrong"
         mark = "as said" if as_said else "NOT AS SAID"
-        print(f"{mark}: {case.name}: {told}{': ' * bool(found.first)}{found.first}", flush=True)
+        print(f"{mark}: {case.name}: {counts}{': ' * bool(found.first)}{found.first}", flush=True)
     return good
 
 

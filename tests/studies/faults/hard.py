@@ -169,13 +169,13 @@ HARD: tuple[Hard, ...] = (
 
 
 def judge_hard(chosen: Iterable[Hard], folder: Path) -> list[Judged]:
-    """Deliver and judge each; tell of each as it is known."""
+    """Deliver and judge each; print each as it is known."""
     judge, rows = Judge(folder, localizes=False), []
     try:
         for case in chosen:
             judged = judge.judge(case)
-            told = f"{case.name}: {judged.told} ({judged.seconds:.0f} s)"
-            print(told, file=sys.stderr, flush=True)
+            line = f"{case.name}: {judged.summary} ({judged.seconds:.0f} s)"
+            print(line, file=sys.stderr, flush=True)
             rows.append(judged)
     finally:
         judge.close()
@@ -188,8 +188,8 @@ def hard_table(rows: Iterable[Judged]) -> list[str]:
     for row in rows:
         case = row.case
         assert isinstance(case, Hard)
-        # What was set aside on ordinary inputs is told as a release's first screen tells it.
+        # What was set aside on ordinary inputs is shown as on a release's first screen.
         aside = [n for n in row.result.notes if "rounding alone" in n and "special" not in n]
-        became = f"**{row.told}**" if row.refused else "; ".join([row.told, *aside])
+        became = f"**{row.summary}**" if row.refused else "; ".join([row.summary, *aside])
         lines.append(f"| {case.name} | {case.why} | {case.verdict} | {became} |")
     return lines

@@ -49,11 +49,11 @@ class KindRow:
 
     @property
     def caught(self) -> bool:
-        """Tell whether the package was refused."""
+        """Return whether the package was refused."""
         return bool(self.result.reasons)
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """What caught it, in words."""
         if self.not_planted:
             return f"**not planted**: {self.not_planted}"
@@ -128,7 +128,7 @@ def _first_operator(prepared: Prepared, fault: Fault) -> str:
 
 
 def judge_kinds(chosen: Iterable[Fault], folder: Path) -> list[KindRow]:
-    """Plant each fault and return the rows; tell of each as it is known."""
+    """Plant each fault and return the rows; print each as it is known."""
     bench = Bench(folder)
     rows = []
     try:
@@ -137,7 +137,7 @@ def judge_kinds(chosen: Iterable[Fault], folder: Path) -> list[KindRow]:
                 row = bench.judge(fault)
             except NotPlanted as error:
                 row = KindRow(fault, VerifyResult((), ()), str(error))
-            print(f"{fault.name}: {row.told}", file=sys.stderr, flush=True)
+            print(f"{fault.name}: {row.summary}", file=sys.stderr, flush=True)
             rows.append(row)
     finally:
         bench.close()
@@ -153,7 +153,7 @@ def kinds_table(rows: Iterable[KindRow]) -> list[str]:
     for row in rows:
         fault = row.fault
         place = "C++" if isinstance(fault, CodeFault) else "graph"
-        by = row.told.replace("|", "\\|")
+        by = row.summary.replace("|", "\\|")
         lines.append(
             f"| {fault.name} | {fault.what} | {fault.model} | {place} | {row.cases} "
             f"| {shorten(by, 150, placeholder=' …')} | {row.operator} |"

@@ -79,13 +79,13 @@ def _run(part: str, scratch: Path, given: argparse.Namespace) -> bool:
         minutes = (time.monotonic() - began) / 60
         # A fault of the served stack befalls several things at once, which are a row each.
         faults = len({outcome.fault for outcome in outcomes} if is_stack else outcomes)
-        told = f"{faults} faults in {minutes:.0f} min on {os.cpu_count()} cores, "
+        summary = f"{faults} faults in {minutes:.0f} min on {os.cpu_count()} cores, "
         table = survival_table if is_stack else outcome_table
         rows = table(outcomes)
         if given.write and given.only:
             before = text_between_marks(given.write, f"outages {part}").splitlines()
             rows = with_earlier_rows(rows, before)
-        lines = [*rows, "", f"{told}{datetime.now(UTC):%Y-%m-%d}."]
+        lines = [*rows, "", f"{summary}{datetime.now(UTC):%Y-%m-%d}."]
         if given.write:
             write_between_marks(given.write, f"outages {part}", "\n".join(lines))
         if minutes > given.minutes:
@@ -115,7 +115,7 @@ def _releases(scratch: Path, every: int) -> Iterator[Outcome]:
     lasts_s = time.monotonic() - began
     for kill in releases.planned_kills(1, lasts_s)[::every]:
         outcome = releases.kill_release(workshop, kill)
-        print(f"{outcome.ended} {outcome.told}", file=sys.stderr, flush=True)
+        print(f"{outcome.ended} {outcome.message}", file=sys.stderr, flush=True)
         yield outcome
 
 
@@ -176,7 +176,7 @@ def _served(scratch: Path, every: int, only: str = "") -> Iterator[Survival]:
 
 
 def _team(scratch: Path, every: int, only: str = "") -> Iterator[Survival]:
-    return team.tell_every_story(scratch / "team", every, only)
+    return team.run_stories(scratch / "team", every, only)
 
 
 _STACKS = {"served": _served, "team": _team}

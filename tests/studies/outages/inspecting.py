@@ -125,7 +125,7 @@ def _see_copies(releases: Releases, model: str, entries: tuple[LedgerEntry, ...]
         if int(name) > newest:
             yield f"versions/{name} is shown, which the ledger doesn't have"
         elif int(name) in kept:
-            yield from _see_copy(releases, model, kept[int(name)], is_told=False)
+            yield from _see_copy(releases, model, kept[int(name)], must_be_complete=False)
     known = {digest_bytes(_envelope(releases, model, e.sequence)) for e in entries}
     for stored in releases.store.keys(f"models/{model}/aliases/"):
         data = releases.store.read(stored.key, _LIMIT) or b""
@@ -133,8 +133,10 @@ def _see_copies(releases: Releases, model: str, entries: tuple[LedgerEntry, ...]
             yield f"{stored.key} is no entry of the ledger"
 
 
-def _see_copy(releases: Releases, model: str, pointer: Pointer, *, is_told: bool) -> Iterator[str]:
-    """Tell which files of `versions/N` are wrong, and with `is_told` which are missing.
+def _see_copy(
+    releases: Releases, model: str, pointer: Pointer, *, must_be_complete: bool
+) -> Iterator[str]:
+    """Yield which files of `versions/N` are wrong, and with `must_be_complete` which are missing.
 
     Without it they may be missing, as long as the last one, which says that all are there, is.
     """
@@ -151,7 +153,7 @@ def _see_copy(releases: Releases, model: str, pointer: Pointer, *, is_told: bool
     if release.claim.delivery is not None:
         wanted[DELIVERY_FILE] = releases.objects.read_bytes(release.claim.delivery, _LIMIT)
     held = {name: releases.store.read(f"{folder}/{name}", _LIMIT) for name in wanted}
-    is_whole = is_told or held[ENTRY_FILE] is not None
+    is_whole = must_be_complete or held[ENTRY_FILE] is not None
     for name, data in held.items():
         if data is None and is_whole:
             yield f"{folder}/{name} is missing"
@@ -164,7 +166,7 @@ def _see_missing_copies(
 ) -> Iterator[str]:
     kept = kept_versions(entries)
     for pointer in kept.values():
-        yield from _see_copy(releases, model, pointer, is_told=True)
+        yield from _see_copy(releases, model, pointer, must_be_complete=True)
         made = releases.release_entry(model, pointer.version)
         hint = releases.store.read(f"models/{model}/fingerprints/{made.fingerprint.hex}", 32)
         same = [v for v in kept if releases.release_entry(model, v).fingerprint == made.fingerprint]

@@ -56,8 +56,8 @@ def see_processes(place: Path) -> list[str]:
         if process.pid == os.getpid():
             continue
         try:
-            told = [*process.environ().values(), *process.cmdline()]
-            is_ours = any(str(place) in text for text in told) and process.status() != "zombie"
+            texts = [*process.environ().values(), *process.cmdline()]
+            is_ours = any(str(place) in text for text in texts) and process.status() != "zombie"
         except psutil.Error:
             continue
         if is_ours:
@@ -76,7 +76,7 @@ def _see_store(stores: Stores) -> Iterator[str]:
 
 
 def _see_catalogue(stores: Stores) -> Iterator[str]:
-    """Tell which folders of files MLflow keeps that belong to no run and no model."""
+    """Yield which folders of files MLflow keeps that belong to no run and no model."""
     root = Path(stores.artifact_root)
     if not stores.artifact_root or not root.is_dir():
         return

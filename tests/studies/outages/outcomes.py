@@ -18,7 +18,7 @@ Ending = Literal["well", "refused", "killed"]
 class Outcome:
     """What came of one fault: how the run ended, and what was wrong then and after the next run.
 
-    `told` is the refusal. `half` is what readers could see half, `lost` and `unsettled` what the
+    `message` is the refusal. `half` is what readers could see half, `lost` and `unsettled` what the
     second run did not make up for, `litter` what was left after it. `for_collector` is what only
     a garbage collection gives up.
     """
@@ -26,7 +26,7 @@ class Outcome:
     kind: str
     where: str
     ended: Ending
-    told: str = ""
+    message: str = ""
     half: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     litter: tuple[str, ...] = ()
@@ -34,12 +34,12 @@ class Outcome:
 
     @property
     def is_survived(self) -> bool:
-        """Tell whether nothing was half, lost or left."""
+        """Return whether nothing was half, lost or left."""
         return not (self.half or self.lost or self.litter)
 
     def describe(self) -> str:
         """Return everything that was wrong, for an assertion."""
-        return f"{self.kind}, {self.where}: {self.half} {self.lost} {self.litter} ({self.told})"
+        return f"{self.kind}, {self.where}: {self.half} {self.lost} {self.litter} ({self.message})"
 
 
 @dataclass

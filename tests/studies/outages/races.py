@@ -73,11 +73,11 @@ def promote_at_once(place: Place) -> Outcome:
     ended = race(works)
     lost = []
     won = [one.value for one in ended if one.refusal is None]
-    told = [str(one.refusal) for one in ended if isinstance(one.refusal, RegistryFailed)]
-    if len(won) != 1 or len(told) != PROMOTERS - 1:
-        lost.append(f"{len(won)} won and {len(told)} were told: {ended}")
-    if not all("moved by another meanwhile" in text for text in told):
-        lost.append(f"not told by whom: {told}")
+    refusals = [str(one.refusal) for one in ended if isinstance(one.refusal, RegistryFailed)]
+    if len(won) != 1 or len(refusals) != PROMOTERS - 1:
+        lost.append(f"{len(won)} won and {len(refusals)} were told: {ended}")
+    if not all("moved by another meanwhile" in text for text in refusals):
+        lost.append(f"not told by whom: {refusals}")
     promoted = [e.version for e in place.registry.entries() if e.action == "promote"]
     if promoted != [1, *won]:
         lost.append(f"the history has the promotions {promoted}, and {won} won")
@@ -98,9 +98,9 @@ def _promote(place: Place, version: int) -> int:
 
 def _judged(place: Place, where: str, ended: Sequence[Ended], versions: Sequence[int]) -> Outcome:
     lost = [f"one was refused: {one.refusal}" for one in ended if one.refusal is not None]
-    told = {one.value for one in ended if one.refusal is None}
-    if told != {*versions[1:]}:
-        lost.append(f"they were told the versions {sorted(told)}, not {list(versions[1:])}")
+    reported = {one.value for one in ended if one.refusal is None}
+    if reported != {*versions[1:]}:
+        lost.append(f"they were told the versions {sorted(reported)}, not {list(versions[1:])}")
     entries = place.registry.entries(place.model)
     made = [entry.version for entry in entries if entry.action == "release"]
     if sorted({*made}) != list(versions):

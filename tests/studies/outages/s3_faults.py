@@ -48,7 +48,7 @@ class S3Bench:
         self._kept = {key: self._bucket.get(key) for key in self._keys()}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tell a child about the place alone: servers and clients are this process' own."""
+        """Give a child the place alone: servers and clients are this process' own."""
         return {"place": self.place}
 
     def restore(self) -> None:
@@ -185,7 +185,7 @@ def inject_everywhere(
 
 
 def _unsaid(refusal: HandoffError | None) -> list[str]:
-    """Tell where a refusal is not one of those that a fault of the store may end with."""
+    """Say where a refusal is not one of those that a fault of the store may end with."""
     if refusal is None or refusal.exit_code in (5, 6):
         return []
     return [f"refused with exit code {refusal.exit_code}: {refusal}"]

@@ -78,7 +78,7 @@ def test_a_report_that_shows_on_any_draw_is_refused_and_its_right_form_released(
     assert wrong.refused
     assert wrong.before == ""
     right = judge.judge(case_named("mantissas with whole exponents"))
-    assert not right.refused, right.told
+    assert not right.refused, right.summary
 
 
 def test_what_is_refused_before_it_was_compared_was_not_seen() -> None:
@@ -100,7 +100,7 @@ def test_a_case_is_what_it_says_by_torch_alone(case: Case) -> None:
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.slug)
 def test_a_report_becomes_what_it_must(report: Report, judge: Judge) -> None:
     row = ReportRow(report, judge.judge(report), asked=False)
-    assert row.good, row.judged.told
+    assert row.good, row.judged.summary
 
 
 @pytest.mark.long
@@ -108,4 +108,4 @@ def test_a_report_becomes_what_it_must(report: Report, judge: Judge) -> None:
 @pytest.mark.parametrize("case", HARD, ids=lambda case: case.slug)
 def test_a_hard_model_is_released(case: Hard, judge: Judge) -> None:
     judged = judge.judge(case)
-    assert not judged.refused, judged.told
+    assert not judged.refused, judged.summary

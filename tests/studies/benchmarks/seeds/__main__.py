@@ -21,12 +21,12 @@ from pathlib import Path
 
 from handoff.artifacts.machine.gpu import host_gpu_capabilities
 from handoff.artifacts.recipe.target import CudaTarget, native_cpu_target
-from tests.studies.benchmarks.failures import told_of
+from tests.studies.benchmarks.failures import describe_failure
 from tests.studies.benchmarks.seeds.asked import DTYPES
 from tests.studies.benchmarks.seeds.measured import Measured, add, keep, read_kept
 from tests.studies.benchmarks.seeds.measuring import Asked, measure, prepare_package
+from tests.studies.benchmarks.seeds.report import print_measured, print_summary
 from tests.studies.benchmarks.seeds.subjects import Subject, expand, find_subject
-from tests.studies.benchmarks.seeds.told import tell, tell_summary
 
 _SEEDS = ["resnet18", "user_model"]
 # On the CPU a call of ResNet-18 takes a hundred times as long.
@@ -59,7 +59,7 @@ def main() -> None:
                 add(measured, kept)
                 if given.keep:
                     keep(kept, given.keep)
-    tell_summary(kept)
+    print_summary(kept)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -93,7 +93,7 @@ def _subject(name: str) -> Subject | None:
     try:
         return find_subject(name)
     except (ImportError, KeyError) as error:
-        print(f"no {name}: {told_of(error)}")
+        print(f"no {name}: {describe_failure(error)}")
         return None
 
 
@@ -106,9 +106,9 @@ def _measure(name: str, precision: str, asked: Asked) -> Measured | None:
         try:
             measured = measure(subject, precision, asked, Path(scratch))
         except Exception as error:  # noqa: BLE001 - the other models can be measured
-            print(f"no {name} in {precision}: {told_of(error)}")
+            print(f"no {name} in {precision}: {describe_failure(error)}")
             return None
-    tell(measured)
+    print_measured(measured)
     return measured
 
 
@@ -118,7 +118,7 @@ def _prepare(names: list[str], precisions: list[str], asked: Asked, folder: Path
             try:
                 print(prepare_package(subject, precision, asked, folder))
             except Exception as failure:  # noqa: BLE001 - the other models can be prepared
-                print(f"no {subject.name} in {precision}: {told_of(failure)}")
+                print(f"no {subject.name} in {precision}: {describe_failure(failure)}")
 
 
 if __name__ == "__main__":

@@ -49,9 +49,9 @@ def _verdicts(goal: Goal, measured: list[Measured]) -> list[str]:
     for precision in goal.precisions:
         of_it = [one for one in measured if one.precision == precision and
                  (not goal.model or one.model == goal.model)]  # fmt: skip
-        told = _native(of_it) if goal.kind == "native" else _over_eager(of_it)
-        if told:
-            what, ratio = told
+        finding = _native(of_it) if goal.kind == "native" else _over_eager(of_it)
+        if finding:
+            what, ratio = finding
             lines.append(f"{_named(goal, precision)}: {_standing(ratio, goal.least)} ({what})")
     return lines or [f"{_named(goal, ', '.join(goal.precisions))}: not measured"]
 

@@ -25,7 +25,7 @@ from handoff.tasks.compile.messages import CompileJob
 from handoff.tasks.optimize import step as optimize
 from handoff.tasks.optimize.messages import OptimizeJob
 from handoff.tasks.verify.loading import SHARED_LIBRARY
-from tests.studies.benchmarks.failures import told_of
+from tests.studies.benchmarks.failures import describe_failure
 from tests.studies.benchmarks.seeds.asked import Making, precision_of, read_record, write_record
 from tests.studies.benchmarks.seeds.contestants import CROSS, ONNX, variation_of
 from tests.studies.benchmarks.seeds.onnx_runtime import require_provider, write_model
@@ -41,7 +41,7 @@ class NotMade(Exception):
 
 
 def make_apart(job: Making) -> None:
-    """Make what the job asks for in a new process; raise `NotMade` with what it told."""
+    """Make what the job asks for in a new process; raise `NotMade` with its last line."""
     job.to.parent.mkdir(parents=True, exist_ok=True)
     record = job.to.with_suffix(".job.json")
     write_record(record, job)
@@ -52,7 +52,7 @@ def make_apart(job: Making) -> None:
 
 
 def run_apart(module: str, record: Path, environment: dict[str, str], limit_s: float) -> None:
-    """Run a module on a job's file; raise `NotMade` with the last line that a failure told."""
+    """Run a module on a job's file; raise `NotMade` with the last line that a failure printed."""
     command = [sys.executable, "-m", module, str(record)]
     log = record.with_suffix(".log")
     with log.open("w", encoding="utf-8") as output:
@@ -76,7 +76,7 @@ def main() -> None:
         with torch.no_grad(), precision_of(job.precision):
             _make(job)
     except Exception as failure:  # noqa: BLE001 - what can't be made is a result
-        sys.exit(told_of(failure))
+        sys.exit(describe_failure(failure))
 
 
 def _make(job: Making) -> None:

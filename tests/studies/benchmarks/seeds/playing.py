@@ -19,7 +19,7 @@ import psutil
 import torch
 
 from handoff.tasks.verify.float64 import flatten_tensors
-from tests.studies.benchmarks.failures import told_of
+from tests.studies.benchmarks.failures import describe_failure
 from tests.studies.benchmarks.seeds.asked import (
     Played,
     Playing,
@@ -43,7 +43,7 @@ def main() -> None:
         with torch.no_grad(), precision_of(job.precision):
             write_record(job.to, play(job))
     except Exception as failure:  # noqa: BLE001 - what can't be played is a result
-        sys.exit(told_of(failure))
+        sys.exit(describe_failure(failure))
 
 
 def play(job: Playing) -> Played:
@@ -58,7 +58,7 @@ def play(job: Playing) -> Played:
             call = make()
             apart[name] = largest_difference(flatten_tensors(call(inputs)), want)
         except Exception as failure:  # noqa: BLE001 - what can't be made is a result
-            missing[name] = told_of(failure)
+            missing[name] = describe_failure(failure)
         else:
             calls[name] = call
     job.opening.unlink(missing_ok=True)

@@ -25,7 +25,7 @@ from pathlib import Path
 from tests.marked import require_marks, write_between_marks
 from tests.studies.benchmarks.served.build import PRECISIONS, VARIANTS_FILE
 from tests.studies.benchmarks.served.competitors import COMPETITORS, RIVALS
-from tests.studies.benchmarks.served.conditions import told_of
+from tests.studies.benchmarks.served.conditions import format_conditions
 from tests.studies.benchmarks.served.plot import draw
 from tests.studies.benchmarks.served.standing import (
     ALLOWED,
@@ -45,7 +45,7 @@ _BUILDS = 2
 
 
 def main() -> None:
-    """Measure what is missing, and tell it all."""
+    """Measure what is missing, and print it all."""
     given = _arguments()
     kept = given.folder / "standings.json"
     found = read_standings(kept) if kept.exists() else {}
@@ -60,7 +60,7 @@ def main() -> None:
     standings = [found[model.name] for model in MODELS if model.name in found]
     if not standings:
         sys.exit("expected a model that could be raced, got none: see the logs named above")
-    text = tell(standings)
+    text = format_standings(standings)
     print(text)
     if given.write:
         write_between_marks(given.write, f"served in {given.recipes}", text)
@@ -69,10 +69,10 @@ def main() -> None:
         keep_standings(standings, given.picture.with_suffix(".json"))
 
 
-def tell(standings: list[Standing]) -> str:
-    """Return all that is told of the models' races, in Markdown."""
+def format_standings(standings: list[Standing]) -> str:
+    """Return all that is reported of the models' races, in Markdown."""
     parts = (
-        told_of({one.name: one.conditions for one in standings}),
+        format_conditions({one.name: one.conditions for one in standings}),
         table_of(standings),
         [noise_of(standings)],
         verdict_of(standings),

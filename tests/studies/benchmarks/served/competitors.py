@@ -7,7 +7,7 @@ its own arguments. So nobody's call has work in it that a user's has not. What c
 whatever its maker raises: that is a result, too.
 
 ONNX Runtime, OpenVINO and AOTInductor keep the dynamic axes, as a released package does.
-`torch.compile` is not told of any and meets one size, so that its code is for that alone, as
+`torch.compile` is given none and meets one size, so that its code is for that alone, as
 TorchScript's trace is of the example's size: an advantage to both.
 
 What Handoff registers is opened by the loader that a serving team uses, from a release's folder:
@@ -312,7 +312,7 @@ COMPETITORS: dict[str, InProcess | FromFile] = {
 }
 _BFLOAT16 = ("eager bfloat16", "torch.compile bfloat16", "OpenVINO bfloat16")
 _INT8 = ("ONNX Runtime int8", "ONNX Runtime int8 dynamic", "OpenVINO int8")
-# By the precision that recipes allow. All speeds are told in multiples of eager's in float32.
+# By the precision that recipes allow. All speeds are multiples of eager's in float32.
 RIVALS = {
     "float32": tuple(name for name in COMPETITORS if name not in (*_BFLOAT16, *_INT8)),
     "bfloat16": ("eager", *_BFLOAT16),

@@ -130,11 +130,11 @@ def _choose(
     row: Row, name: str, folder: Path, precision: str, *, all_variants: bool = False
 ) -> dict[str, Path]:
     """Return the folder of the release by `name`; none where it is refused, as `row` then says."""
-    told = json.loads((folder / VARIANTS_FILE).read_text(encoding="utf-8"))
-    row.built.append(told["commit"])
-    accepted = {one["name"]: one for one in told["variants"] if one["accepted"]}
+    built = json.loads((folder / VARIANTS_FILE).read_text(encoding="utf-8"))
+    row.built.append(built["commit"])
+    accepted = {one["name"]: one for one in built["variants"] if one["accepted"]}
     if "plain" not in accepted:
-        row.failed[name] = f"the release is refused: {told['variants'][0]['reasons']}"
+        row.failed[name] = f"the release is refused: {built['variants'][0]['reasons']}"
         return {}
     chosen, laps = choose_variant(accepted, recipe_of(row.name, precision).search.goal)
     row.chosen[name], row.laps[name] = chosen, laps

@@ -1,4 +1,4 @@
-"""A competitor in a process of its own, as it would be served, that takes its turn when told.
+"""A competitor in a process of its own, as it would be served, that takes its turn when asked.
 
 Several runtimes in one process share its memory, its threads and oneDNN's caches: MobileNetV3's
 package took 14 ms beside eager, TorchScript, ONNX Runtime and OpenVINO, and 9 to 10 ms alone. So
@@ -21,7 +21,7 @@ import torch
 
 from handoff.tasks.verify.elements import root_mean_square
 from handoff.tasks.verify.float64 import flatten_tensors
-from tests.studies.benchmarks.failures import NotMadeError, told_of
+from tests.studies.benchmarks.failures import NotMadeError, describe_failure
 from tests.studies.benchmarks.served.competitors import (
     COMPETITORS,
     RELEASED,
@@ -45,8 +45,8 @@ _WRITING: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 def hold_threads() -> int:
     """Have this process, and those that it starts, compute in one thread a core; return how many.
 
-    ONNX Runtime and OpenVINO are told the same number. No thread is tied to a core: all may use all
-    of the machine's, and one racer computes at a time.
+    ONNX Runtime and OpenVINO are set to the same number. No thread is tied to a core: all may use
+    all of the machine's, and one racer computes at a time.
     """
     count = min(len(os.sched_getaffinity(0)), psutil.cpu_count(logical=False) or 1)
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(count))
@@ -72,13 +72,13 @@ class _Child:
         self._process.join()
 
     def _number(self, limit_s: float) -> float:
-        told = self._told(limit_s)
-        if not isinstance(told, float):
+        answer = self._receive(limit_s)
+        if not isinstance(answer, float):
             self.close()
-            raise NotMadeError(told)
-        return told
+            raise NotMadeError(answer)
+        return answer
 
-    def _told(self, limit_s: float) -> object:
+    def _receive(self, limit_s: float) -> object:
         try:
             if self._near.poll(limit_s):
                 return self._near.recv()
@@ -156,7 +156,7 @@ def _write_whole(far: Connection, write: Callable[[Path], object], path: Path) -
             write(unfinished)
         unfinished.replace(path)
     except Exception as failure:  # noqa: BLE001 - what can't be made is a result
-        far.send(told_of(failure))
+        far.send(describe_failure(failure))
     else:
         far.send(0.0)
 
@@ -170,7 +170,7 @@ def _serve(far: Connection, name: str, competitor: str, path: Path | None, case:
             error = difference(flatten_tensors(call()), want)
             timed = TimedCall(call)
         except Exception as failure:  # noqa: BLE001 - what can't be made is a result
-            far.send(told_of(failure))
+            far.send(describe_failure(failure))
             return
         del want
         far.send(error)

@@ -127,7 +127,7 @@ def _apply(cluster: Cluster, overlay: str) -> float:
     return cluster.until("everything is ready", partial(_is_ready, node), 900)
 
 
-def _told(node: Node) -> str:
+def _count_objects(node: Node) -> str:
     counts = Counter(
         kind for kind in ("deployments", "statefulsets", "jobs") for _ in node.items(kind)
     )
@@ -145,7 +145,7 @@ def _up(cluster: Cluster, row: Row) -> None:
     node.kubectl("create", "configmap", "handoff-trusted", f"--from-file={made}/secrets/trusted")
     node.kubectl("create", "configmap", "handoff-recipes", f"--from-file={made}/recipes")
     took = _apply(cluster, "minio")
-    row.note(f"{_told(node)}, ready after {took:.0f} s")
+    row.note(f"{_count_objects(node)}, ready after {took:.0f} s")
     address = f"{PREFECT}/api/health"
     cluster.until("ports are forwarded", lambda: status_of(address)[0] in (200, 401), 60)
 
@@ -167,7 +167,7 @@ def _change(cluster: Cluster, row: Row) -> None:
     node.kubectl(*in_control, "delete", _POOL)
     node.kubectl("delete", "job", "deploy")
     took = _apply(cluster, "pods")
-    row.note(f"{_told(node)}, ready after {took:.0f} s; no build worker is left")
+    row.note(f"{_count_objects(node)}, ready after {took:.0f} s; no build worker is left")
 
 
 def _is_ready(node: Node) -> bool:

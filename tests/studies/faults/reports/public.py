@@ -471,7 +471,7 @@ PUBLIC: tuple[Report, ...] = (
         example=lambda: {"x": _between(0, 8, 6, 24).half()},
         shows=lambda: {"x": (_MULTIPLES * 0.1).half()},
         ranges={"x": (0, 8)},
-        # Its product is rounded in half precision, and so may be any of its steps: that is told.
+        # Its product is rounded in half precision, and so may be any of its steps: that is noted.
         must="released",
     ),
     Report(

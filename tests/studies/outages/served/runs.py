@@ -1,4 +1,4 @@
-"""What Prefect's server tells of the runs that a fault befell."""
+"""What Prefect's server says of the runs that a fault befell."""
 
 from __future__ import annotations
 
@@ -92,15 +92,15 @@ class Runs:
                 still.clear()
                 return False
             since = still.setdefault(_stamp(runs), time.monotonic())
-            # One that is never repeated is told as wrong afterwards.
+            # One that is never repeated is reported as wrong afterwards.
             patience = _REPEAT_S if is_owed(runs) else 2 * _POLL_S
             return time.monotonic() - since > patience
 
         try:
             wait("no run is under way", is_still, _WELL_LIMIT_S, _POLL_S)
         except TimeoutError as error:
-            told = [(run.flow, run.attempt, run.state) for run in self.read() or []]
-            raise TimeoutError(f"{error}: {told}") from error
+            states = [(run.flow, run.attempt, run.state) for run in self.read() or []]
+            raise TimeoutError(f"{error}: {states}") from error
         return self.read() or []
 
     def _seen(self, client: SyncPrefectClient, run: FlowRun) -> Seen:
@@ -122,7 +122,7 @@ def _stamp(runs: Iterable[Seen]) -> str:
 
 
 def is_owed(runs: Iterable[Seen]) -> bool:
-    """Tell whether a run crashed that is to be repeated, and hasn't been yet."""
+    """Return whether a run crashed that is to be repeated, and hasn't been yet."""
     runs = list(runs)
     keys = {run.key for run in runs}
     return any(
@@ -134,7 +134,7 @@ def is_owed(runs: Iterable[Seen]) -> bool:
     )
 
 
-def tell(runs: Iterable[Seen], flow: str) -> str:
+def format_states(runs: Iterable[Seen], flow: str) -> str:
     """Return the states in which the flow's runs ended, in their order, for each model."""
     chains: dict[str, list[str]] = {}
     for run in runs:

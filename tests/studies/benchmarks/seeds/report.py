@@ -1,4 +1,4 @@
-"""How it is told: a table for each model, and a summary of all."""
+"""What is printed: a table for each model, and a summary of all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.studies.benchmarks.served.turns import Ratio
 _FASTEST = f"{HANDOFF}the fastest variant of each"
 
 
-def tell(measured: Measured) -> None:
+def print_measured(measured: Measured) -> None:
     """Print a model's table, and who is missing."""
     columns = ("what", "seconds", "times eager's speed", "largest difference")
     print_table(title_of(measured), columns, rows_of(measured))
@@ -48,7 +48,7 @@ def missing_lines(measured: Measured) -> list[str]:
     return [f"no {name}: {why}" for name, why in measured.missing.items()]
 
 
-def tell_summary(measured: Sequence[Measured]) -> None:
+def print_summary(measured: Sequence[Measured]) -> None:
     """Print the geometric means of each precision, and a verdict for each goal."""
     for device, precision in dict.fromkeys((one.device, one.precision) for one in measured):
         of_both = [one for one in measured if (one.device, one.precision) == (device, precision)]
