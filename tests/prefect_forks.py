@@ -49,7 +49,7 @@ class _Server:
     handle: int
 
 
-class _Forks:
+class _ForkServer:
     """The listening socket, and the servers that were asked for by it."""
 
     def __init__(self, listening: socket.socket, first: int) -> None:
@@ -72,7 +72,7 @@ class _Forks:
                 elif isinstance(key.fileobj, socket.socket):
                     self._hear(key.fileobj)
                 elif key.fd in self._servers:
-                    self._ended(self._servers[key.fd])
+                    self._report_end(self._servers[key.fd])
 
     def _hear(self, asker: socket.socket) -> None:
         if asker.fileno() < 0:
@@ -108,7 +108,7 @@ class _Forks:
         self._selector.register(server.handle, selectors.EVENT_READ)
         self._servers[server.handle] = self._servers[asker.fileno()] = server
 
-    def _ended(self, server: _Server) -> None:
+    def _report_end(self, server: _Server) -> None:
         _, status = os.waitpid(server.process, 0)
         # It may have gone away meanwhile.
         with suppress(OSError):
@@ -174,7 +174,7 @@ def main(address: Path, first: int) -> None:
     listening.bind(f"{address}.begun")
     listening.listen(64)
     Path(f"{address}.begun").rename(address)
-    _Forks(listening, os.pidfd_open(first)).run(address.parent)
+    _ForkServer(listening, os.pidfd_open(first)).run(address.parent)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def prefect_server(
     It listens on `port`, or on a free one; `settings` are Prefect's own variables.
     """
     started_before(home)
-    with _served(home, port, settings) as address:
+    with _serve(home, port, settings) as address:
         yield address
 
 
@@ -104,7 +104,7 @@ def _start_once(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def _served(home: Path, port: int = 0, settings: Mapping[str, str] | None = None) -> Iterator[str]:
+def _serve(home: Path, port: int = 0, settings: Mapping[str, str] | None = None) -> Iterator[str]:
     port = port or free_port()
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")},
@@ -116,7 +116,7 @@ def _served(home: Path, port: int = 0, settings: Mapping[str, str] | None = None
     home.mkdir(parents=True, exist_ok=True)
     log = home / "server.log"
     # How often services look is read when Prefect is imported.
-    start = _forked if settings is None else _started
+    start = _fork_server if settings is None else _start_server
     server = start(port, environment, log)
     address = f"http://127.0.0.1:{port}/api"
     try:
@@ -127,7 +127,7 @@ def _served(home: Path, port: int = 0, settings: Mapping[str, str] | None = None
         server.wait(timeout=LIMIT_S)
 
 
-def _started(port: int, environment: Mapping[str, str], log: Path) -> _Server:
+def _start_server(port: int, environment: Mapping[str, str], log: Path) -> _Server:
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1"]
     with log.open("wb") as stream:
         return subprocess.Popen(
@@ -135,17 +135,17 @@ def _started(port: int, environment: Mapping[str, str], log: Path) -> _Server:
         )
 
 
-def _forked(port: int, environment: Mapping[str, str], log: Path) -> _Server:
+def _fork_server(port: int, environment: Mapping[str, str], log: Path) -> _Server:
     request = {
         "port": port,
         "environment": dict(environment),
         "log": str(log),
         "folder": str(Path.cwd()),
     }
-    return Forked(made_once("prefect-forks", _start_forks), request)
+    return ForkedServer(made_once("prefect-forks", _start_forks), request)
 
 
-class Forked:
+class ForkedServer:
     """A Prefect server, asked for from the run's process that forks them; used as a `Popen`."""
 
     def __init__(self, address: Path, request: Mapping[str, object]) -> None:
@@ -183,7 +183,7 @@ class Forked:
         return self._status
 
 
-_Server = Forked | subprocess.Popen[bytes]
+_Server = ForkedServer | subprocess.Popen[bytes]
 
 
 def _start_forks(folder: Path) -> Path:

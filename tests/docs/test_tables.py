@@ -26,7 +26,7 @@ def rows(page: Path, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
-def named(cell: str) -> set[str]:
+def names_in(cell: str) -> set[str]:
     return set(re.findall(r"`([^`]+)`", cell))
 
 
@@ -40,9 +40,9 @@ def commands(group: click.Group, above: str = "") -> Iterator[tuple[str, set[str
 
 
 def test_the_page_and_the_module_tell_the_same_settings() -> None:
-    on_page = set().union(*(named(row[0]) for row in rows(DOCS / "platform.md", "Settings")))
+    on_page = set().union(*(names_in(row[0]) for row in rows(DOCS / "platform.md", "Settings")))
     documented = re.findall(r"(?m)^\| (.+?) \|", settings.__doc__ or "")
-    in_module = set().union(*(named(cell) for cell in documented))
+    in_module = set().union(*(names_in(cell) for cell in documented))
     assert on_page - {"HANDOFF_TORCH"} == in_module  # which is the Makefile's
 
 
@@ -74,7 +74,7 @@ def test_the_page_tells_which_commands_have_an_option(option: str) -> None:
     every = dict(commands(main))
     having = {name for name, options in every.items() if option in options}
     (of,) = [row[2] for row in rows(DOCS / "platform.md", "The command line") if option in row[0]]
-    assert having == (set(every) - named(of) if of.startswith("all") else named(of))
+    assert having == (set(every) - names_in(of) if of.startswith("all") else names_in(of))
 
 
 def test_the_page_tells_every_deployment_with_its_pool() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, Block, blocks_of
+from tests.docs.pages import ROOT, blocks_of
 from tests.docs.running import run_blocks
 
 PAGE = ROOT / "docs" / "tutorial.md"
@@ -18,7 +18,8 @@ PAGE = ROOT / "docs" / "tutorial.md"
 @pytest.mark.timeout(3600)
 def test_the_tutorial_ends_as_it_says(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    ran = run_blocks(walked(), tmp_path, limit_s=3500)
+    walked = [block for block in blocks_of(PAGE) if block.kind in ("file", "walk")]
+    ran = run_blocks(walked, tmp_path, limit_s=3500)
     output = ran.stdout
     assert ran.returncode == 0, output + ran.stderr
     assert "digits: production points to version 1" in output
@@ -34,10 +35,6 @@ def test_the_tutorial_ends_as_it_says(tmp_path: Path) -> None:
     assert "digits: production points to version 2 (was 1)" in output
     assert "digits: production points to version 1 (was 2)" in output
     assert "the tutorial's end" in output
-
-
-def walked() -> list[Block]:
-    return [block for block in blocks_of(PAGE) if block.kind in ("file", "walk")]
 
 
 def test_the_line_that_is_to_be_named_is_the_operator_s() -> None:

@@ -26,7 +26,7 @@ from tests.tasks.registry.registering import SomeRegistry
 ROOT = Path(__file__).parents[3]
 
 
-def following(registry: SomeRegistry, folder: Path) -> dict[str, str]:
+def follow_environment(registry: SomeRegistry, folder: Path) -> dict[str, str]:
     """Return the variables of a server that follows production of the registry's model."""
     return os.environ | {
         "HANDOFF_HOME": str(folder / "home"),
@@ -37,7 +37,7 @@ def following(registry: SomeRegistry, folder: Path) -> dict[str, str]:
     }
 
 
-def counted(metrics: str, name: str, *labels: str) -> Counter[tuple[str, ...]]:
+def read_counter(metrics: str, name: str, *labels: str) -> Counter[tuple[str, ...]]:
     """Return the values of a metric in Prometheus' form, by its labels."""
     counts: Counter[tuple[str, ...]] = Counter()
     for family in text_string_to_metric_families(metrics):
@@ -48,7 +48,7 @@ def counted(metrics: str, name: str, *labels: str) -> Counter[tuple[str, ...]]:
 
 
 @contextmanager
-def started(
+def running_commands(
     folder: Path, environment: Mapping[str, str], *commands: Sequence[str | Path]
 ) -> Iterator[None]:
     """Let the commands run in the checkout for the body; then end them, and print their log."""

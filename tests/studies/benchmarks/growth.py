@@ -35,7 +35,7 @@ import psutil
 from handoff.tasks.registry.changes import ReleaseRequest
 from handoff.tasks.registry.messages import UploadJob
 from tests.marked import require_marks, write_between_marks
-from tests.studies.benchmarks.growth_models import CURVES, Growing
+from tests.studies.benchmarks.growth_models import CURVES, GrowthCurve
 from tests.studies.benchmarks.processes import Run, handoff, handoff_command, measure
 from tests.tasks.registry.registering import Here, SomeRegistry, some_registry
 
@@ -49,22 +49,22 @@ def main() -> None:
     parser.add_argument("curves", nargs="*", default=["registry", *CURVES])
     parser.add_argument("--sizes", type=_numbers, help="of one curve")
     parser.add_argument("--write", type=Path)
-    given = parser.parse_args()
-    for curve in given.curves:
-        require_marks(given.write, f"growth of {curve}")
-    for curve in given.curves:
+    args = parser.parse_args()
+    for curve in args.curves:
+        require_marks(args.write, f"growth of {curve}")
+    for curve in args.curves:
         load = psutil.getloadavg()[0]
         with tempfile.TemporaryDirectory(prefix="handoff-growth-") as scratch:
             if curve == "registry":
-                table = _measure_registry(Path(scratch), given.sizes or [10, 100, 1000, 10_000])
+                table = _measure_registry(Path(scratch), args.sizes or [10, 100, 1000, 10_000])
             else:
                 growing = CURVES[curve]
-                sizes = given.sizes or list(growing.sizes)
+                sizes = args.sizes or list(growing.sizes)
                 table = _measure_releases(Path(scratch), growing, sizes)
         text = "\n".join([*table, "", f"Load before: {load:.1f}."])
         print(text, flush=True)
-        if given.write:
-            write_between_marks(given.write, f"growth of {curve}", text)
+        if args.write:
+            write_between_marks(args.write, f"growth of {curve}", text)
 
 
 def _numbers(text: str) -> list[int]:
@@ -128,7 +128,7 @@ def _median(call: Callable[[], None], repeats: int = _REPEATS) -> float:
     return statistics.median(seconds)
 
 
-def _measure_releases(root: Path, growing: Growing, sizes: list[int]) -> list[str]:
+def _measure_releases(root: Path, growing: GrowthCurve, sizes: list[int]) -> list[str]:
     """Release a model of each size; return the table of seconds and memory."""
     found: list[tuple[int, Run, int]] = []
     _release(root, growing, sizes[growing.first_place])
@@ -151,7 +151,7 @@ def _measure_releases(root: Path, growing: Growing, sizes: list[int]) -> list[st
     return markdown(growing.what, done, figures, growing.expected)
 
 
-def _release(root: Path, growing: Growing, size: int) -> Run:
+def _release(root: Path, growing: GrowthCurve, size: int) -> Run:
     """Deliver and release a model of this size, by a recipe of its own."""
     (root / "grown.py").write_text(growing.source(size), encoding="utf-8")
     recipe, delivery = root / "recipe.toml", root / "delivery"

@@ -49,14 +49,14 @@ def main() -> None:
     parser.add_argument("--faster", type=float, default=20.0)
     parser.add_argument("--limit-s", type=float, default=1800.0, help="of each night")
     parser.add_argument("--write", type=Path, help="a file with the marks of the curve")
-    asked = parser.parse_args()
-    require_marks(asked.write, _MARK)
+    args = parser.parse_args()
+    require_marks(args.write, _MARK)
     outcomes: list[Outcome] = []
     loads: list[float] = []
-    for size in map(int, asked.models.split(",")):
+    for size in map(int, args.models.split(",")):
         loads.append(psutil.getloadavg()[0])
-        night = _night(Scenario.parse(asked.workers, size, threads=True), asked.faster,
-                       asked.limit_s)  # fmt: skip
+        night = _night(Scenario.parse(args.workers, size, threads=True), args.faster,
+                       args.limit_s)  # fmt: skip
         show([night])
         if night.done < size:
             print(f"{size} models: {night.done} were done. {night.ended}", file=sys.stderr)
@@ -64,8 +64,8 @@ def main() -> None:
         outcomes.append(night)
     text = format_curve(outcomes, loads)
     print(text)
-    if asked.write:
-        write_between_marks(asked.write, _MARK, text)
+    if args.write:
+        write_between_marks(args.write, _MARK, text)
 
 
 def _night(scenario: Scenario, faster: float, limit_s: float) -> Outcome:

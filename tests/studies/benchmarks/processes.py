@@ -59,9 +59,9 @@ def _environment(folder: Path) -> dict[str, str]:
     cache = tempfile.mkdtemp(prefix="cache-", dir=folder)
     scratch = folder / "tmp"
     scratch.mkdir(exist_ok=True)
-    kept = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    inherited = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     return {
-        **kept,
+        **inherited,
         "PYTHONPATH": os.pathsep.join([str(folder), str(Path.cwd())]),
         "HANDOFF_HOME": str(folder / "home"),
         "TORCHINDUCTOR_CACHE_DIR": cache,

@@ -48,11 +48,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model", action="append", choices=("resnet18", "user_model"))
-    given = parser.parse_args()
-    for model in given.model or ("resnet18", "user_model"):
+    args = parser.parse_args()
+    for model in args.model or ("resnet18", "user_model"):
         load = psutil.getloadavg()[0]
         with tempfile.TemporaryDirectory(prefix="handoff-bench-") as scratch:
-            rounds = _rounds(Path(scratch), model, given.rounds)
+            rounds = _rounds(Path(scratch), model, args.rounds)
             starts = _starts(Path(scratch))
         _print(model, rounds, load)
         first = statistics.median(one[FULL].first_s for one in rounds)

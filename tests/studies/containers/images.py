@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.infra.stack.stack_files import REPOSITORY, STACK, services
 from tests.studies.containers.engine import Engine
-from tests.studies.containers.seen import Failed, Row
+from tests.studies.containers.seen import Row, TrialFailed
 
 STANDINS = Path(__file__).parent / "standins"
 # The last part of an image's name, and what stands in for it.
@@ -95,7 +95,7 @@ def _is_had(engine: Engine, image: str, row: Row) -> bool:
         return True
     try:
         engine.docker("pull", "--quiet", image, limit_s=1800)
-    except Failed:
+    except TrialFailed:
         row.note("its registry can't be reached")
         return False
     row.note("pulled")

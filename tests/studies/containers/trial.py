@@ -21,7 +21,7 @@ from functools import partial
 from tests.infra.stack.stack_processes import status_of
 from tests.studies.containers.composed import METRICS, PROFILES, SERVICE, ComposedStack
 from tests.studies.containers.receiver import Receiver
-from tests.studies.containers.seen import Failed, Row, Sightings
+from tests.studies.containers.seen import ResultLog, Row, TrialFailed
 from tests.studies.containers.stack import MLFLOW, PREFECT
 from tests.studies.containers.trying import went_well
 
@@ -29,7 +29,7 @@ COMMITS = ["1" * 40, "2" * 40, "3" * 40]
 _LONG_RUNNING = ("postgres", "minio", "prefect", "mlflow", "control", "build")
 
 
-def try_all(stack: ComposedStack, seen: Sightings, receiver: Receiver) -> None:
+def try_all(stack: ComposedStack, seen: ResultLog, receiver: Receiver) -> None:
     """Bring it up, try everything, and take it down, whatever went wrong before."""
     try:
         for what, attempt in _steps(stack, receiver).items():
@@ -138,13 +138,13 @@ def _asking_mlflow(stack: ComposedStack) -> Iterator[tuple[list[float], list[flo
         return time.monotonic() - began
 
     idle, busy, is_over = [ask() for _ in range(10)], [ask()], threading.Event()
-    refused: list[Failed] = []
+    refused: list[TrialFailed] = []
 
     def go_on() -> None:
         while not is_over.wait(1.0):
             try:
                 busy.append(ask())
-            except Failed as failure:
+            except TrialFailed as failure:
                 refused.append(failure)
 
     thread = threading.Thread(target=go_on)
@@ -155,16 +155,18 @@ def _asking_mlflow(stack: ComposedStack) -> Iterator[tuple[list[float], list[flo
         is_over.set()
         thread.join()
     if refused:
-        raise Failed(f"{len(refused)} of {len(busy) + len(refused)} calls to MLflow: {refused[0]}")
+        raise TrialFailed(
+            f"{len(refused)} of {len(busy) + len(refused)} calls to MLflow: {refused[0]}"
+        )
 
 
 def _pull(stack: ComposedStack, row: Row, version: int) -> None:
-    folder = stack.desk / f"pulled-{version}-{time.time():.0f}"
+    folder = stack.client_folder / f"pulled-{version}-{time.time():.0f}"
     name = f"toy@{version}"
     stack.handoff("pull", name, "--to", str(folder))
     stack.handoff("verify", str(folder))
     row.note(f"version {version}: signature and digests are right")
-    foreign = stack.desk / "another.pub"
+    foreign = stack.client_folder / "another.pub"
     key = stack.engine.log.run(["openssl", "genpkey", "-algorithm", "EC", "-pkeyopt",
                                 "ec_paramgen_curve:P-256"])  # fmt: skip
     made = subprocess.run(
@@ -224,7 +226,7 @@ def _notified(stack: ComposedStack, receiver: Receiver, row: Row) -> None:
     deadline = time.monotonic() + 120
     while not (messages := [text for text in receiver.taken if commit[:7] in text]):
         if time.monotonic() > deadline:
-            raise Failed(f"nothing was told of it: {receiver.taken}")
+            raise TrialFailed(f"nothing was told of it: {receiver.taken}")
         time.sleep(1)
     sentence = str(json.loads(messages[0])["text"]).splitlines()[0]
     row.note(f"a delivery that isn't there is refused (3), and told: *{sentence}*")
@@ -263,7 +265,7 @@ def _killed(stack: ComposedStack, service: str, row: Row) -> None:
     deadline = time.monotonic() + 60
     while stack.container(service)["RestartCount"] <= before["RestartCount"]:
         if time.monotonic() > deadline:
-            raise Failed(f"{service} was not started again")
+            raise TrialFailed(f"{service} was not started again")
         time.sleep(0.5)
     row.note(f"started again by the engine, healthy after {stack.wait_healthy(service):.0f} s")
     for name in ("control", "build"):
@@ -278,7 +280,7 @@ def _drain(stack: ComposedStack, row: Row) -> None:
     deadline = time.monotonic() + 300
     while not stack.in_container("build", *_FLOW_RUNS).strip():
         if time.monotonic() > deadline:
-            raise Failed("the build worker didn't take the release")
+            raise TrialFailed("the build worker didn't take the release")
         time.sleep(2)
     stack.in_container("control", "prefect", "work-pool", "pause", "handoff-build")
     began = time.monotonic()

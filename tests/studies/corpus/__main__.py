@@ -31,12 +31,12 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--one", action="store_true")
     parser.add_argument("--write", type=Path)
-    given = parser.parse_args()
-    if given.one:
-        _print_one(given.names[0])
+    args = parser.parse_args()
+    if args.one:
+        _print_one(args.names[0])
         return 0
-    require_marks(given.write, "corpus")
-    chosen = [model for model in MODELS if not given.names or model.name in given.names]
+    require_marks(args.write, "corpus")
+    chosen = [model for model in MODELS if not args.names or model.name in args.names]
     rows = []
     for model in chosen:
         row = _judge_apart(model.name, model.kind)
@@ -48,8 +48,8 @@ def main() -> int:
         careless = [judge_careless(one, Path(scratch) / one.name) for one in CARELESS]
     text = "\n".join([*_model_table(rows), "", *_careless_table(careless)])
     print(text)
-    if given.write:
-        write_between_marks(given.write, "corpus", text)
+    if args.write:
+        write_between_marks(args.write, "corpus", text)
     good = [row for row in rows if row.identical and row.verdict != "unsound"]
     named = [row for row, one in zip(careless, CARELESS, strict=True) if one.named in row.reasons]
     print(f"\n{len(good)} of {len(rows)} models delivered, identical and not called unsound; "

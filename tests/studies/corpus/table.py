@@ -18,7 +18,13 @@ from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.intake.step import run as take_in
 from handoff.tasks.verify.float64 import flatten_tensors
-from tests.studies.corpus.careless import Careless, example_of, make_model, trace, write_folder
+from tests.studies.corpus.careless import (
+    CarelessDelivery,
+    example_of,
+    make_model,
+    trace,
+    write_folder,
+)
 from tests.studies.corpus.models import CorpusModel
 
 _GRAVITY = ("unsound", "limit", "note")
@@ -88,7 +94,7 @@ class CarelessRow:
     reasons: str
 
 
-def judge_careless(careless: Careless, folder: Path) -> CarelessRow:
+def judge_careless(careless: CarelessDelivery, folder: Path) -> CarelessRow:
     """Take the delivery in as its team would hand it over, or deliver it where they can't."""
     try:
         trace(careless)
@@ -107,7 +113,7 @@ def judge_careless(careless: Careless, folder: Path) -> CarelessRow:
     )  # fmt: skip
 
 
-def _deliver_careless(careless: Careless, folder: Path) -> CarelessRow:
+def _deliver_careless(careless: CarelessDelivery, folder: Path) -> CarelessRow:
     model, example = make_model(careless), example_of(careless)
     try:
         result: DeliverResult = deliver(

@@ -40,25 +40,25 @@ def main() -> int:
     parser.add_argument("--write", type=Path)
     parser.add_argument("--brief", type=Path)
     parser.add_argument("--quick", action="store_true")
-    given = parser.parse_intermixed_args()
+    args = parser.parse_intermixed_args()
     warnings.simplefilter("ignore")
-    parts = tuple(_PARTS) if given.part == "all" else (given.part,)
+    parts = tuple(_PARTS) if args.part == "all" else (args.part,)
     for part in parts:
-        require_marks(given.write, f"faults {part}")
-    require_marks(given.brief, "faults reports")
+        require_marks(args.write, f"faults {part}")
+    require_marks(args.brief, "faults reports")
     all_good = True
     with tempfile.TemporaryDirectory() as scratch:
         for part in parts:
             began = time.monotonic()
             run = None
             if part == "reports":
-                run = partial(_reports, localizes=not given.quick, brief=given.brief)
-            work = (given.folder or Path(scratch)) / part
-            is_good, lines = (run or _PARTS[part])(given.names, work)
+                run = partial(_reports, localizes=not args.quick, brief=args.brief)
+            work = (args.folder or Path(scratch)) / part
+            is_good, lines = (run or _PARTS[part])(args.names, work)
             lines[-1] += f", in {time.monotonic() - began:.0f} s on this machine."
             print("\n".join(lines), flush=True)
-            if given.write:
-                write_between_marks(given.write, f"faults {part}", "\n".join(lines))
+            if args.write:
+                write_between_marks(args.write, f"faults {part}", "\n".join(lines))
             all_good = all_good and is_good
     return 0 if all_good else 1
 

@@ -50,7 +50,7 @@ class Family:
         return self.model.name
 
 
-class _Drawn(nn.Module):
+class _ScaledInput(nn.Module):
     """A model without weights, on inputs that differ from seed to seed."""
 
     def __init__(self, inner: nn.Module, *shape: int) -> None:
@@ -62,9 +62,9 @@ class _Drawn(nn.Module):
         return self.inner(x * self.factor)
 
 
-def _drawn(name: str, *shape: int) -> ToyModel:
+def _scaled_toy(name: str, *shape: int) -> ToyModel:
     toy = TOYS[name]
-    return replace(toy, build=lambda: _Drawn(toy.build(), *shape))
+    return replace(toy, build=lambda: _ScaledInput(toy.build(), *shape))
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -74,8 +74,8 @@ FAMILIES: tuple[Family, ...] = (
     Family(TOYS["convolutional"], _ALL),
     Family(TOYS["recurrent"], (_F32, _F64)),
     Family(TOYS["elementwise"], _MOST),
-    Family(_drawn("reductions", 1003), _MOST),
-    Family(_drawn("whole-batch", 1003), _ALL),
+    Family(_scaled_toy("reductions", 1003), _MOST),
+    Family(_scaled_toy("whole-batch", 1003), _ALL),
     Family(ToyModel("signed sums", fm.SignedSums, floats(1003)), _MOST),
     Family(ToyModel("deep narrow", fm.DeepNarrow, floats(6)), _MOST),
     Family(ToyModel("regression head", fm.RegressionHead, floats(8)), _ALL),

@@ -21,7 +21,7 @@ from tests.studies.faults.graph_kinds import GRAPH_KINDS
 from tests.studies.faults.planting import CodeFault, Fault, NotPlanted
 from tests.studies.faults.releasing import (
     FIGURES_FILE,
-    Prepared,
+    PreparedModel,
     Verifier,
     compile_prepared,
     keep_figures,
@@ -76,10 +76,10 @@ class Bench:
         self.folder = folder
         self.cache = folder / "packages"
         self.verifier = Verifier(folder / "verify.log")
-        self._prepared: dict[str, Prepared] = {}
+        self._prepared: dict[str, PreparedModel] = {}
         self._count = 0
 
-    def prepared(self, model: str, dtype: torch.dtype = torch.float32) -> Prepared:
+    def prepared(self, model: str, dtype: torch.dtype = torch.float32) -> PreparedModel:
         """Return the model's program and reference, once its right package was accepted."""
         name = f"{model}-{str(dtype).removeprefix('torch.')}"
         if name not in self._prepared:
@@ -90,7 +90,7 @@ class Bench:
             self._prepared[name] = made
         return self._prepared[name]
 
-    def verify(self, prepared: Prepared, fault: Fault | None) -> VerifyResult:
+    def verify(self, prepared: PreparedModel, fault: Fault | None) -> VerifyResult:
         """Return the verdict on the package that is compiled with the fault."""
         self._count += 1
         folder = self.folder / f"built-{self._count}"
@@ -115,7 +115,7 @@ class Bench:
         self.verifier.close()
 
 
-def _first_operator(prepared: Prepared, fault: Fault) -> str:
+def _first_operator(prepared: PreparedModel, fault: Fault) -> str:
     """Return the first node that a fault in the graph makes differ beyond the tolerance, or ''."""
     if isinstance(fault, CodeFault):
         return ""

@@ -62,7 +62,7 @@ def see_unsettled(stores: Stores, model: str = MODEL) -> list[str]:
 
 def see_other_numbers(stores: Stores, model: str = MODEL) -> list[str]:
     """Return the versions whose number in MLflow is another than the ledger's."""
-    pairs = [(one.version, one.tags.get(VERSION_TAG)) for one in _listed(stores, model)]
+    pairs = [(one.version, one.tags.get(VERSION_TAG)) for one in _read_versions(stores, model)]
     return [
         f"MLflow's version {theirs} is the ledger's {ours}"
         for theirs, ours in pairs
@@ -185,7 +185,9 @@ def _see_unpullable(
         with tempfile.TemporaryDirectory() as scratch:
             to = Path(scratch, "pulled")
             try:
-                job = PullJob(model, version, to, "auto", _unseen(stores), torch_version=None)
+                job = PullJob(
+                    model, version, to, "auto", _without_memory(stores), torch_version=None
+                )
                 pull.run(job)
                 checked = check_release(to, None, releases.trust)
             except HandoffError as error:
@@ -195,7 +197,7 @@ def _see_unpullable(
                 yield f"version {checked.claim.version} is pulled for version {version}"
 
 
-def _unseen(stores: Stores) -> Stores:
+def _without_memory(stores: Stores) -> Stores:
     return replace(stores, seen=None)
 
 
@@ -210,7 +212,7 @@ def _client(stores: Stores) -> Any:
     return MlflowClient(stores.tracking_uri, registry_uri=stores.tracking_uri)
 
 
-def _listed(stores: Stores, model: str) -> list[Any]:
+def _read_versions(stores: Stores, model: str) -> list[Any]:
     return list(_client(stores).search_model_versions(f"name = '{model}'", max_results=1000))
 
 
@@ -219,8 +221,8 @@ def _see_catalogue(
 ) -> Iterator[str]:
     kept = kept_versions(entries)
     newest = entries[-1].newest if entries else 0
-    models = _logged(_client(stores))
-    for listed in _listed(stores, model):
+    models = _read_models(_client(stores))
+    for listed in _read_versions(stores, model):
         number = listed.tags.get(VERSION_TAG, "")
         if not re.fullmatch(r"[0-9]+", number) or int(number) > newest:
             yield f"MLflow lists version {number!r}, which the ledger doesn't have"
@@ -261,7 +263,7 @@ def _see_artifacts(location: str, manifest: Manifest, stores: Stores, number: st
 
 def _see_stale_catalogue(stores: Stores, model: str, head: LedgerEntry) -> Iterator[str]:
     client = _client(stores)
-    listed = _listed(stores, model)
+    listed = _read_versions(stores, model)
     numbers = sorted(int(one.tags.get(VERSION_TAG, "0")) for one in listed)
     known = sorted({*range(1, head.newest + 1)} - {*head.retired})
     if numbers != known:
@@ -279,7 +281,7 @@ def _see_stale_catalogue(stores: Stores, model: str, head: LedgerEntry) -> Itera
     yield from _see_unended(client)
 
 
-def _logged(client: Any) -> list[Any]:
+def _read_models(client: Any) -> list[Any]:
     experiment = client.get_experiment_by_name(RELEASES)
     return list(client.search_logged_models([experiment.experiment_id])) if experiment else []
 
@@ -290,7 +292,7 @@ def _see_unended(client: Any) -> Iterator[str]:
     for run in runs:
         if run.info.status != "FINISHED":
             yield f"MLflow's run {run.info.run_id} is {run.info.status}"
-    for logged in _logged(client):
+    for logged in _read_models(client):
         if str(logged.status) != "READY":
             yield f"MLflow's model {logged.model_id} is {logged.status}"
 

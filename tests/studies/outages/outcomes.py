@@ -43,7 +43,7 @@ class Outcome:
 
 
 @dataclass
-class Found:
+class InspectionResult:
     """What inspections found, before the second run and after it."""
 
     half: list[str] = field(default_factory=list)
@@ -52,10 +52,12 @@ class Found:
     for_collector: int = 0
 
 
-def judge(place: Place, run_again: Callable[[], object], versions: Sequence[int]) -> Found:
+def judge(
+    place: Place, run_again: Callable[[], object], versions: Sequence[int]
+) -> InspectionResult:
     """Inspect the registry, run again, and inspect it once more: it has `versions` by then."""
     stores = place.registry.stores
-    found = Found(half=see_half(stores, place.model))
+    found = InspectionResult(half=see_half(stores, place.model))
     try:
         run_again()
     except HandoffError as error:

@@ -31,7 +31,7 @@ def release_at_once(workshop: Workshop, *, rebuild: bool) -> Outcome:
     lost = [f"one ended with {code}: {output[-300:]}" for code, output in ended if code]
     last = 1 + (WRITERS if rebuild else 1)
     where = f"{WRITERS} whole releases of one delivery{', --rebuild' if rebuild else ''}"
-    return _settled(workshop, where, lost, versions=list(range(1, last + 1)))
+    return _judge_race(workshop, where, lost, versions=list(range(1, last + 1)))
 
 
 def promote_at_once(workshop: Workshop) -> Outcome:
@@ -54,7 +54,7 @@ def promote_at_once(workshop: Workshop) -> Outcome:
     if len(promoted) != 2:
         lost.append(f"the history has {len(promoted)} promotions, not 2")
     versions = list(range(1, 2 + WRITERS))
-    return _settled(workshop, f"{PROMOTERS} commands promote over one version", lost, versions)
+    return _judge_race(workshop, f"{PROMOTERS} commands promote over one version", lost, versions)
 
 
 def _end_all(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str]]:
@@ -65,7 +65,7 @@ def _end_all(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str]
     return ended
 
 
-def _settled(workshop: Workshop, where: str, lost: list[str], versions: list[int]) -> Outcome:
+def _judge_race(workshop: Workshop, where: str, lost: list[str], versions: list[int]) -> Outcome:
     def look() -> tuple[list[str], list[str], list[str]]:
         stores = workshop.stores
         releases = open_releases(stores.objects, stores.trusted, None)

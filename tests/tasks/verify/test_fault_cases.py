@@ -9,7 +9,7 @@ import torch
 
 from tests.studies.faults.cases import Case, Judge, Report
 from tests.studies.faults.confirming import confirm
-from tests.studies.faults.hard import HARD, Hard
+from tests.studies.faults.hard import HARD, HardCase
 from tests.studies.faults.reports.judging import REPORTS, ReportRow
 
 CASES: tuple[Case, ...] = (*REPORTS, *HARD)
@@ -106,6 +106,6 @@ def test_a_report_becomes_what_it_must(report: Report, judge: Judge) -> None:
 @pytest.mark.long
 @pytest.mark.compile
 @pytest.mark.parametrize("case", HARD, ids=lambda case: case.slug)
-def test_a_hard_model_is_released(case: Hard, judge: Judge) -> None:
+def test_a_hard_model_is_released(case: HardCase, judge: Judge) -> None:
     judged = judge.judge(case)
     assert not judged.refused, judged.summary

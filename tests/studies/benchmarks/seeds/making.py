@@ -26,7 +26,7 @@ from handoff.tasks.optimize import step as optimize
 from handoff.tasks.optimize.messages import OptimizeJob
 from handoff.tasks.verify.loading import SHARED_LIBRARY
 from tests.studies.benchmarks.failures import describe_failure
-from tests.studies.benchmarks.seeds.asked import Making, precision_of, read_record, write_record
+from tests.studies.benchmarks.seeds.asked import MakeJob, precision_of, read_record, write_record
 from tests.studies.benchmarks.seeds.contestants import CROSS, ONNX, variation_of
 from tests.studies.benchmarks.seeds.onnx_runtime import require_provider, write_model
 from tests.studies.benchmarks.seeds.subjects import prepare
@@ -40,7 +40,7 @@ class NotMade(Exception):
     """A contestant can't be made of this model; the message says why."""
 
 
-def make_apart(job: Making) -> None:
+def make_apart(job: MakeJob) -> None:
     """Make what the job asks for in a new process; raise `NotMade` with its last line."""
     job.to.parent.mkdir(parents=True, exist_ok=True)
     record = job.to.with_suffix(".job.json")
@@ -71,7 +71,7 @@ def run_apart(module: str, record: Path, environment: dict[str, str], limit_s: f
 
 def main() -> None:
     """Do the job; end with one line where it can't be done."""
-    job = read_record(Making, Path(sys.argv[1]))
+    job = read_record(MakeJob, Path(sys.argv[1]))
     try:
         with torch.no_grad(), precision_of(job.precision):
             _make(job)
@@ -79,7 +79,7 @@ def main() -> None:
         sys.exit(describe_failure(failure))
 
 
-def _make(job: Making) -> None:
+def _make(job: MakeJob) -> None:
     if job.contestant == ONNX:
         require_provider(job.device)
         # What is written knows no device.

@@ -98,27 +98,27 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--recipes", default="float32", choices=PRECISIONS)
     parser.add_argument("--competitors", default=",".join(RIVALS["float32"]))
-    given = parser.parse_args()
+    args = parser.parse_args()
     hold_threads()
-    (model,) = [model for model in MODELS if model.name == given.name]
-    delivery: Path = given.folder / "delivery"
+    (model,) = [model for model in MODELS if model.name == args.name]
+    delivery: Path = args.folder / "delivery"
     if not delivery.exists():
-        model.deliver(*model.make(), delivery, **brought_along(model, given.recipes))
-    recipe, target = recipe_of(model.name, given.recipes), target_of(given.recipes)
-    workspace, releases = given.folder / "workspace", given.folder / "releases"
+        model.deliver(*model.make(), delivery, **brought_along(model, args.recipes))
+    recipe, target = recipe_of(model.name, args.recipes), target_of(args.recipes)
+    workspace, releases = args.folder / "workspace", args.folder / "releases"
     for folder in (workspace, releases):
         # What a build has left that didn't come to its end.
         shutil.rmtree(folder, ignore_errors=True)
     with Processes(workspace, recipe, delivery=delivery) as processes:
         variants = _build(processes, target, releases, delivery)
     document = json.dumps({"commit": commit_of_the_clone(), "variants": variants}, indent=1)
-    (given.folder / VARIANTS_FILE).write_text(document, encoding="utf-8")
+    (args.folder / VARIANTS_FILE).write_text(document, encoding="utf-8")
     for variant in variants:
         accepted = "accepted" if variant["accepted"] else variant["reasons"]
         print(model.name, variant["name"], accepted)
-    for competitor in filter(None, given.competitors.split(",")):
+    for competitor in filter(None, args.competitors.split(",")):
         try:
-            write_file(model.name, competitor, given.folder / "others")
+            write_file(model.name, competitor, args.folder / "others")
         except NotMadeError as error:
             print(model.name, competitor, error)
 

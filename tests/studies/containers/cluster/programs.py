@@ -41,7 +41,7 @@ def prepare_programs(folder: Path, log: Log, row: Row) -> None:
     if all((programs / name).is_file() for name in NAMES):
         row.note(f"{VERSION}, built by an earlier run")
         return
-    source = _fetched(folder / "kubernetes", log)
+    source = _fetch_sources(folder / "kubernetes", log)
     _build(source, log)
     programs.mkdir(exist_ok=True)
     for name in NAMES:
@@ -50,7 +50,7 @@ def prepare_programs(folder: Path, log: Log, row: Row) -> None:
     row.note(f"{VERSION} of Debian 12's source, built")
 
 
-def _fetched(folder: Path, log: Log) -> Path:
+def _fetch_sources(folder: Path, log: Log) -> Path:
     """Fetch the source, its signature checked by apt, into the place that Go builds it in."""
     shutil.rmtree(folder, ignore_errors=True)
     apt = folder / "apt"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.studies.faults.cases import Judge, Judged, Report
+from tests.studies.faults.cases import Judge, Judgement, Report
 from tests.studies.faults.reports.neighbours import NEIGHBOURS
 from tests.studies.faults.reports.public import PUBLIC
 
@@ -22,7 +22,7 @@ class ReportRow:
     """
 
     report: Report
-    judged: Judged
+    judged: Judgement
     asked: bool = True
 
     @property

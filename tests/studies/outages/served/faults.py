@@ -14,7 +14,7 @@ from functools import partial
 import psutil
 
 from handoff.infra.stack import postgres
-from tests.studies.outages.served.runs import Runs, Seen
+from tests.studies.outages.served.runs import ObservedRun, Runs
 from tests.studies.outages.served.stack import ServedStack, wait
 
 # Three heartbeats and a server that is behind.
@@ -37,7 +37,7 @@ class Scene:
         """Return the process of a run; None where it has ended."""
         return self.stack.flow_processes().get(run)
 
-    def seen(self, run: str) -> Seen | None:
+    def seen(self, run: str) -> ObservedRun | None:
         """Return a run as the server knows it."""
         return next((one for one in self.runs.read() or [] if one.id == run), None)
 

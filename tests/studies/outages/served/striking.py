@@ -21,7 +21,7 @@ from tests.studies.outages.served.checks import (
     versions_of,
 )
 from tests.studies.outages.served.faults import FAULTS, Fault, Scene, compilers_of
-from tests.studies.outages.served.runs import Runs, Seen, format_states
+from tests.studies.outages.served.runs import ObservedRun, Runs, format_states
 from tests.studies.outages.served.stack import ServedStack, open_stack, suspended, wait
 from tests.studies.outages.served.survivals import Survival
 
@@ -160,7 +160,7 @@ class Case:
             wait("something is compiled", lambda: bool(stack.compiled()), _COMPILED_LIMIT_S, 0.1)
         return Scene(stack, runs, release, night, struck)
 
-    def _ask_again(self, seen: list[Seen]) -> None:
+    def _ask_again(self, seen: list[ObservedRun]) -> None:
         """Ask once more for what was refused: by a person for the release, by the next night."""
         runs = Runs(self.stack)
         if any(one.flow == "release" and one.state == "Failed" for one in seen):
@@ -196,7 +196,7 @@ def _step(scene: Scene, run: str) -> str:
     return newest.stem.rpartition("-")[2] if newest else "before its first step"
 
 
-def see_states(seen: list[Seen]) -> list[str]:
+def see_states(seen: list[ObservedRun]) -> list[str]:
     """Return the runs that ended otherwise than well, and that none has taken the place of."""
     repeated = {one.key.removeprefix("resume:") for one in seen if one.key.startswith("resume:")}
     return [

@@ -211,7 +211,7 @@ def _lose_key(team: Team, name: str) -> Iterator[Survival]:
 
 
 def _joined_worker_lacks(
-    team: Team, name: str, lacking: Callable[[Joined], Path]
+    team: Team, name: str, lacking: Callable[[JoinedWorker], Path]
 ) -> Iterator[Survival]:
     """Take something from a joined worker in the middle of a release; give it back later."""
     stack = team.stack
@@ -317,7 +317,7 @@ def _answers(team: Team) -> bool:
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedWorker:
     """A worker of another home that joined the stack, with a compiler and a key of its own."""
 
     team: Team
@@ -344,7 +344,7 @@ class Joined:
 
 
 @contextmanager
-def _joined(team: Team) -> Iterator[Joined]:
+def _joined(team: Team) -> Iterator[JoinedWorker]:
     """Let a worker join the stack as its page says, with a copy of the key; end it afterwards."""
     stack = team.stack
     home = stack.root / f"joined-{team.made}"
@@ -368,7 +368,7 @@ def _joined(team: Team) -> Iterator[Joined]:
             stdin=subprocess.DEVNULL, stdout=output, stderr=output,
         )  # fmt: skip
         try:
-            yield Joined(team, home, compiler, own_key, worker)
+            yield JoinedWorker(team, home, compiler, own_key, worker)
         finally:
             worker.terminate()
             worker.wait(60)
