@@ -149,9 +149,9 @@ class ForkedServer:
     """A Prefect server, asked for from the run's process that forks them; used as a `Popen`."""
 
     def __init__(self, address: Path, request: Mapping[str, object]) -> None:
-        self._asked = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._asked.connect(str(address))
-        self._asked.send(json.dumps(request).encode())
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._connection.connect(str(address))
+        self._connection.send(json.dumps(request).encode())
         self._status: int | None = None
 
     def poll(self) -> int | None:
@@ -165,21 +165,21 @@ class ForkedServer:
         if self._status is None:
             # It may end at this moment.
             with suppress(OSError):
-                self._asked.send(TERMINATE)
+                self._connection.send(TERMINATE)
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit status once it has ended."""
         if self._status is None:
-            self._asked.settimeout(timeout)
+            self._connection.settimeout(timeout)
             try:
-                status = self._asked.recv(64)
+                status = self._connection.recv(64)
             except TimeoutError:
                 raise subprocess.TimeoutExpired("prefect server start", timeout or 0) from None
             except ConnectionError:
                 status = b""
             # Nothing is said where the fork server itself is gone, and its servers with it.
             self._status = int(status or -signal.SIGKILL)
-            self._asked.close()
+            self._connection.close()
         return self._status
 
 

@@ -114,11 +114,11 @@ def test_nothing_is_left_of_a_run_that_ended(
     command = [sys.executable, "-c", _BARE, str(folder / "socket"), str(first.pid)]
     with subprocess.Popen(command, cwd=_ROOT) as forks:
         wait_until("the forks' socket", (folder / "socket").exists)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
-            asked.connect(str(folder / "socket"))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.connect(str(folder / "socket"))
             # A server without a log ends at once, and says so. The next is asked for all the same.
-            asked.send(b"{}")
-            assert asked.recv(64) == b"1"
+            connection.send(b"{}")
+            assert connection.recv(64) == b"1"
         assert forks.poll() is None
         if "killed" in how:
             first.send_signal(signal.SIGKILL)

@@ -26,8 +26,8 @@ def documents() -> list[Path]:
 
 def linking() -> list[Path]:
     """Return all pages of the repository, the documents first."""
-    beside = {p for room in ("infra", "tests", "examples") for p in (ROOT / room).rglob("*.md")}
-    return [*documents(), *sorted(beside - set(documents()))]
+    others = {p for room in ("infra", "tests", "examples") for p in (ROOT / room).rglob("*.md")}
+    return [*documents(), *sorted(others - set(documents()))]
 
 
 @dataclass(frozen=True)

@@ -88,12 +88,12 @@ def _poll(stack: Stack, client: SyncPrefectClient, what: str) -> tuple[str, ...]
     took, size = [], 0
     before, began = meter.cpu_seconds(), time.monotonic()
     for _ in range(_POLLS):
-        asked = time.monotonic()
+        polled = time.monotonic()
         then = (datetime.now(UTC) + timedelta(seconds=10)).isoformat()
         answer = client._client.post(
             f"/work_pools/{_POOL}/get_scheduled_flow_runs", json={"scheduled_before": then}
         )
-        took.append(1e3 * (time.monotonic() - asked))
+        took.append(1e3 * (time.monotonic() - polled))
         size = len(answer.content)
     time.sleep(_SETTLE_S)
     after, seconds = meter.cpu_seconds(), time.monotonic() - began

@@ -44,8 +44,8 @@ def test_a_difference_is_told_where_every_race_has_seen_it() -> None:
 
 def test_a_race_beside_other_work_is_held_again_and_the_quietest_count() -> None:
     others = iter([0.0, 0.5, 0.02, 0.3, 0.01])
-    held = hold_quietly(lambda: Race({}, next(others)), 3)
-    assert [race.others for race in held] == [0.0, 0.01, 0.02]
+    finished = hold_quietly(lambda: Race({}, next(others)), 3)
+    assert [race.others for race in finished] == [0.0, 0.01, 0.02]
     assert next(others, None) is None
 
 

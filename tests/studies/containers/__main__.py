@@ -20,7 +20,7 @@ from tests.studies.containers.receiver import receiving
 from tests.studies.containers.running import (
     BESIDE,
     Run,
-    listen_beside,
+    listen_for_containers,
     log_of,
     make_images,
     result_log_of,
@@ -46,7 +46,7 @@ def _make_images(folder: Path) -> None:
 
 
 def _try_stack(folder: Path) -> None:
-    listen_beside()
+    listen_for_containers()
     engine = find_engine(folder, log_of(folder))
     with engine.running(with_networks=True), receiving(BESIDE) as receiver:
         stack = ComposedStack(engine, folder / "containers")

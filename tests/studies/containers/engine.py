@@ -53,20 +53,20 @@ class Engine:
 
         Raises `TrialFailed` with what it said.
         """
-        asked = subprocess.run(
+        done = subprocess.run(
             ["docker", *words], env=self.environment, capture_output=True, text=True, check=False
         )
-        if asked.returncode:
-            raise TrialFailed(f"docker {words[0]}: {' '.join(asked.stderr.split())[-300:]}")
-        return asked.stdout
+        if done.returncode:
+            raise TrialFailed(f"docker {words[0]}: {' '.join(done.stderr.split())[-300:]}")
+        return done.stdout
 
     def knows(self, image: str) -> bool:
         """Return whether it has an image of that name."""
-        asked = subprocess.run(
+        done = subprocess.run(
             ["docker", "image", "inspect", image], env=self.environment, capture_output=True,
             check=False,
         )  # fmt: skip
-        return asked.returncode == 0
+        return done.returncode == 0
 
     @contextmanager
     def running(self, *, with_networks: bool, runtime: Path | None = None) -> Iterator[None]:
@@ -106,9 +106,9 @@ class Engine:
 
     def _wait(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + _START_LIMIT_S
-        asked = ["docker", "version", "--format", "{{.Server.Version}}"]
+        command = ["docker", "version", "--format", "{{.Server.Version}}"]
         while subprocess.run(
-            asked, env=self.environment, capture_output=True, check=False
+            command, env=self.environment, capture_output=True, check=False
         ).returncode:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the engine didn't start: {self.folder}/engine.log says why")
@@ -147,9 +147,9 @@ def debian_site(sources: str) -> str:
     Raises `TrialFailed` where none is listed, as before `apt-get update`.
     """
     for line in sources.splitlines():
-        component, suite, site = [*line.split(), "", "", ""][:3]
-        if component == "main" and site and "-" not in suite:
-            return site
+        component, suite, address = [*line.split(), "", "", ""][:3]
+        if component == "main" and address and "-" not in suite:
+            return address
     raise TrialFailed(
         f"expected Debian's own source among apt's, got {sources[:200]!r}: apt-get update"
     )

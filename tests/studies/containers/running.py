@@ -35,7 +35,7 @@ BESIDE = "10.210.255.1"
 class Run:
     """A run's name, which its command and its table have, and its parts in their order.
 
-    Each part is given the folder; those of `apart` have a network of their own. `lacking` says in
+    Each part is given the folder; those of `apart` have a network of their own. `missing` says in
     sentences what this machine lacks.
     """
 
@@ -43,7 +43,7 @@ class Run:
     module: str
     parts: Mapping[str, Callable[[Path], None]]
     apart: frozenset[str]
-    lacking: Callable[[Path], list[str]]
+    missing: Callable[[Path], list[str]]
 
     def main(self) -> int:
         """Carry out a whole run, or the part that `run_apart` has started."""
@@ -57,10 +57,10 @@ class Run:
         if args.part:
             return self._part(args.part, folder)
         require_marks(args.write, self.name)
-        lacks = self.lacking(folder)
-        for lack in lacks:
-            print(f"{self.name}: {lack}", file=sys.stderr)
-        return 69 if lacks else self._run_parts(folder, is_anew=args.anew, write=args.write)
+        findings = self.missing(folder)
+        for finding in findings:
+            print(f"{self.name}: {finding}", file=sys.stderr)
+        return 69 if findings else self._run_parts(folder, is_anew=args.anew, write=args.write)
 
     def _run_parts(self, folder: Path, *, is_anew: bool, write: Path | None) -> int:
         if is_anew:
@@ -139,7 +139,7 @@ def make_images(engine: Engine, seen: ResultLog) -> None:
             attempt(row)
 
 
-def listen_beside() -> None:
+def listen_for_containers() -> None:
     """Let containers reach what listens in this namespace."""
     for words in (["link", "set", "lo", "up"], ["addr", "add", f"{BESIDE}/32", "dev", "lo"]):
         subprocess.run(["ip", *words], check=True)

@@ -235,11 +235,11 @@ def _notified(stack: ComposedStack, receiver: Receiver, row: Row) -> None:
 def _tls(stack: ComposedStack, row: Row) -> None:
     place = "/data/caddy/pki/authorities/local/root.crt"
     believed = ssl.create_default_context(cadata=stack.in_container("tls", "cat", place))
-    asked = {
+    requests = {
         "PREFECT": ("/api/admin/version", "PREFECT_PASSWORD"),
         "MLFLOW": ("/api/2.0/mlflow/experiments/search?max_results=1", "MLFLOW_PASSWORD"),
     }
-    for server, (path, password) in asked.items():
+    for server, (path, password) in requests.items():
         name = stack.values[f"{server}_NAME"]
         login = base64.b64encode(f"handoff:{stack.values[password]}".encode()).decode()
         status = _status_by_name(name, path, believed, {"Authorization": f"Basic {login}"})

@@ -42,7 +42,7 @@ def main() -> int:
         row = _judge_apart(model.name, model.kind)
         rows.append(row)
         took = f"deliver {row.deliver_s:.1f} s, read {row.read_s:.2f} s, judge {row.judge_s:.1f} s"
-        result = f"{row.road or 'not delivered'}, {row.verdict} {row.found}"
+        result = f"{row.captured_by or 'not delivered'}, {row.verdict} {row.found}"
         print(f"{row.name}: {result} ({took})", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         careless = [judge_careless(one, Path(scratch) / one.name) for one in CARELESS]
@@ -88,7 +88,8 @@ def _model_table(rows: list[ModelRow]) -> list[str]:
         verdict = f"{row.verdict} ({row.found})" if row.found else row.verdict
         batch = "dynamic" if row.dynamic else "fixed"
         lines.append(
-            f"| {row.name} | {row.kind} | {row.road or 'nothing'} | {batch} | {same} | {verdict} |"
+            f"| {row.name} | {row.kind} | {row.captured_by or 'nothing'} "
+            f"| {batch} | {same} | {verdict} |"
         )
     return lines
 

@@ -34,14 +34,14 @@ _GRAVITY = ("unsound", "limit", "note")
 class ModelRow:
     """What happened to a model.
 
-    `road` captured it, `loads` and `identical` are about another batch than the example's,
-    `found` are the codes behind a verdict that isn't *sound*; seconds to deliver, to read and to
-    judge. A refusal stands in `found`, and then there is no road.
+    `loads` and `identical` are about another batch than the example's, `found` are the codes behind
+    a verdict that isn't *sound*; seconds to deliver, to read and to judge. A refusal stands in
+    `found`, and then `captured_by` is empty.
     """
 
     name: str
     kind: str
-    road: str = ""
+    captured_by: str = ""
     dynamic: bool = False
     loads: bool = False
     identical: bool = False
@@ -73,7 +73,7 @@ def judge_model(model: CorpusModel, folder: Path) -> ModelRow:
     return ModelRow(
         name=model.name,
         kind=model.kind,
-        road=delivered.contract.model.captured_by,
+        captured_by=delivered.contract.model.captured_by,
         dynamic=bool(delivered.contract.dimensions),
         loads=len(got) == len(want),
         identical=len(got) == len(want) and all(map(torch.equal, got, want)),

@@ -96,7 +96,7 @@ class Report(Case):
 
 @dataclass(frozen=True)
 class Judgement:
-    """What happened to a case: where its road ended, the verdict, the first operator named.
+    """What happened to a case: where it ended, the verdict, the first operator named.
 
     `before` is the step that refused it before anything was compared; '' where verify judged it.
     """

@@ -89,9 +89,9 @@ def _see_versions(
             yield from _see_release(releases, releases.read(model, pointer))
         except HandoffError as error:
             yield f"version {version} can't be read: {error}"
-    for alias, held in (entries[-1].aliases if entries else {}).items():
-        if held.version not in kept:
-            yield f"{alias} stands for version {held.version}, which isn't there"
+    for alias, target in (entries[-1].aliases if entries else {}).items():
+        if target.version not in kept:
+            yield f"{alias} stands for version {target.version}, which isn't there"
 
 
 def _see_release(releases: Releases, release: SignedRelease) -> Iterator[str]:
@@ -143,7 +143,7 @@ def _see_copy(
     release = releases.read(model, pointer)
     folder = f"models/{model}/versions/{pointer.version}"
     sums = "".join(f"{d.hex}  {path}\n" for path, d in sorted(release.claim.files.items()))
-    wanted = {
+    expected = {
         MANIFEST_FILE: release.manifest.to_bytes(),
         RELEASE_FILE: release.envelope,
         SUMS_FILE: sums.encode(),
@@ -151,13 +151,13 @@ def _see_copy(
         ENTRY_FILE: _envelope(releases, model, pointer.entry),
     }
     if release.claim.delivery is not None:
-        wanted[DELIVERY_FILE] = releases.objects.read_bytes(release.claim.delivery, _LIMIT)
-    held = {name: releases.store.read(f"{folder}/{name}", _LIMIT) for name in wanted}
-    is_whole = must_be_complete or held[ENTRY_FILE] is not None
-    for name, data in held.items():
+        expected[DELIVERY_FILE] = releases.objects.read_bytes(release.claim.delivery, _LIMIT)
+    copies = {name: releases.store.read(f"{folder}/{name}", _LIMIT) for name in expected}
+    is_whole = must_be_complete or copies[ENTRY_FILE] is not None
+    for name, data in copies.items():
         if data is None and is_whole:
             yield f"{folder}/{name} is missing"
-        elif data is not None and data != wanted[name]:
+        elif data is not None and data != expected[name]:
             yield f"{folder}/{name} is not what was signed"
 
 
@@ -172,9 +172,9 @@ def _see_missing_copies(
         same = [v for v in kept if releases.release_entry(model, v).fingerprint == made.fingerprint]
         if hint is None or int(hint) not in same:
             yield f"version {pointer.version} isn't found by what it was made from"
-    for alias, held in entries[-1].aliases.items():
+    for alias, moved in entries[-1].aliases.items():
         data = releases.store.read(f"models/{model}/aliases/{alias}.json", _LIMIT)
-        if data is None or open_entry(data, releases.trust, model).sequence != held.entry:
+        if data is None or open_entry(data, releases.trust, model).sequence != moved.entry:
             yield f"aliases/{alias}.json is not the entry that moved it"
 
 
@@ -275,7 +275,7 @@ def _see_stale_catalogue(stores: Stores, model: str, head: LedgerEntry) -> Itera
         alias: by_version.get(int(version), 0)
         for alias, version in client.get_registered_model(model).aliases.items()
     }
-    wanted = {alias: held.version for alias, held in head.aliases.items()}
+    wanted = {alias: pointer.version for alias, pointer in head.aliases.items()}
     if aliases != wanted:
         yield f"MLflow's aliases are {aliases}, the ledger's {wanted}"
     yield from _see_unended(client)

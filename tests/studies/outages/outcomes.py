@@ -75,7 +75,7 @@ def see_lost(place: Place, versions: Sequence[int]) -> list[str]:
     kept = sorted(kept_versions(entries))
     if kept != list(versions):
         return [f"the ledger has the versions {kept}, not {list(versions)}"]
-    aliases = {alias: held.version for alias, held in entries[-1].aliases.items()}
+    aliases = {alias: pointer.version for alias, pointer in entries[-1].aliases.items()}
     if aliases.get("candidate") != versions[-1]:
         return [f"candidate is not version {versions[-1]} but {aliases.get('candidate')}"]
     if "production" in aliases and aliases["production"] != 1:

@@ -189,7 +189,7 @@ def _look(workshop: Workshop) -> tuple[list[str], list[str], list[str]]:
     entries = releases.entries(NAME)
     lost = see_unsettled(stores, NAME)
     kept = sorted(kept_versions(entries))
-    aliases = {alias: held.version for alias, held in entries[-1].aliases.items()}
+    aliases = {alias: pointer.version for alias, pointer in entries[-1].aliases.items()}
     if (kept, aliases) != ([1, 2], {"candidate": 2, "production": 1}):
         lost.append(f"the ledger has the versions {kept} and the aliases {aliases}")
     litter = see_litter(stores, home=workshop.home, scratch=[workshop.scratch])

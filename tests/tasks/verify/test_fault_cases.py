@@ -84,7 +84,7 @@ def test_a_report_that_shows_on_any_draw_is_refused_and_its_right_form_released(
 def test_what_is_refused_before_it_was_compared_was_not_seen() -> None:
     report = next(one for one in REPORTS if one.must == "refused")
     empty = Judge.refusal(report, "deliver", "the model can't be captured")
-    assert not ReportRow(report, empty, asked=False).good
+    assert not ReportRow(report, empty, localizes=False).good
 
 
 @pytest.mark.long
@@ -99,7 +99,7 @@ def test_a_case_is_what_it_says_by_torch_alone(case: Case) -> None:
 @pytest.mark.compile
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.slug)
 def test_a_report_becomes_what_it_must(report: Report, judge: Judge) -> None:
-    row = ReportRow(report, judge.judge(report), asked=False)
+    row = ReportRow(report, judge.judge(report), localizes=False)
     assert row.good, row.judged.summary
 
 

@@ -63,8 +63,8 @@ def _describe_goal(goal: Goal, precision: str) -> str:
 
 def _describe_verdict(ratio: Ratio, least: float) -> str:
     verdict = "met" if ratio.value >= least else "missed"
-    held = ", within the noise" if ratio.low < least <= ratio.high else ""
-    return f"{verdict} at {ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}){held}"
+    noise = ", within the noise" if ratio.low < least <= ratio.high else ""
+    return f"{verdict} at {ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}){noise}"
 
 
 def _over_eager(measured: list[Measurement]) -> tuple[str, Ratio] | None:

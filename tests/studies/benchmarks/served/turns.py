@@ -135,12 +135,14 @@ def hold_quietly(hold: Callable[[], Race], races: int) -> list[Race]:
     For each during which other processes kept more than a tenth of a core busy another one is held,
     and so a second time. What is left out is chosen by the noise alone, never by whoever was fast.
     """
-    held = [hold() for _ in range(races)]
+    finished = [hold() for _ in range(races)]
     for _ in range(_REPEATS):
-        noisy = sum(race.others > QUIET_CORES for race in held)
-        held = sorted([*held, *(hold() for _ in range(noisy))], key=lambda race: race.others)
-        held = held[:races]
-    return held
+        noisy = sum(race.others > QUIET_CORES for race in finished)
+        finished = sorted(
+            [*finished, *(hold() for _ in range(noisy))], key=lambda race: race.others
+        )
+        finished = finished[:races]
+    return finished
 
 
 def _busy() -> tuple[float, float]:

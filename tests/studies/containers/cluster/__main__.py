@@ -18,7 +18,7 @@ from tests.studies.containers.cluster.trial import PORTS, Cluster, try_all
 from tests.studies.containers.engine import find_engine
 from tests.studies.containers.running import (
     Run,
-    listen_beside,
+    listen_for_containers,
     log_of,
     make_images,
     result_log_of,
@@ -43,7 +43,7 @@ def _prepare(folder: Path) -> None:
 
 
 def _try_cluster(folder: Path) -> None:
-    listen_beside()
+    listen_for_containers()
     engine = find_engine(folder, log_of(folder))
     with engine.running(with_networks=True, runtime=write_runtime(folder)):
         stack = Stack(engine, folder / "cluster-files")

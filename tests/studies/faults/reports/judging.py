@@ -18,12 +18,12 @@ REPORTS = (*PUBLIC, *NEIGHBOURS)
 class ReportRow:
     """A report, what happened to its delivery, and whether that is what must.
 
-    `asked` tells whether the wrong operator was looked for.
+    `localizes` says whether the wrong operator was looked for.
     """
 
     report: Report
     judged: Judgement
-    asked: bool = True
+    localizes: bool = True
 
     @property
     def good(self) -> bool:
@@ -34,7 +34,7 @@ class ReportRow:
         if self.report.must == "released":
             return not self.judged.refused
         operator = self.judged.operator
-        named = not self.asked or (operator != "" and operator.startswith(self.report.operator))
+        named = not self.localizes or (operator != "" and operator.startswith(self.report.operator))
         return self.judged.refused and not self.judged.before and named
 
 
