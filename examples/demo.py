@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def _is_stale(delivery: Path, factory: str) -> bool:
-    """Tell whether the delivery is missing, or older than the module that makes the model."""
+    """Return whether the delivery is missing, or older than the module that makes the model."""
     contract = delivery / "delivery.toml"
     source = Path(factory.partition(":")[0].replace(".", "/") + ".py")
     return not contract.exists() or contract.stat().st_mtime < source.stat().st_mtime

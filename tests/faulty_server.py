@@ -38,7 +38,7 @@ _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "expect", "te", 
 
 
 @dataclass
-class Planned:
+class PlannedFault:
     """A fault that is still to be done `times` times to requests that match."""
 
     fault: Fault
@@ -67,7 +67,7 @@ class FaultyServer:
         self.upstream = (parts.hostname, parts.port or 80)
         self.log: list[Request] = []
         self.closing = threading.Event()
-        self._planned: list[Planned] = []
+        self._planned: list[PlannedFault] = []
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), self)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -75,7 +75,7 @@ class FaultyServer:
     def plan(self, fault: Fault, *, times: int = 1, method: str = ".*", path: str = "") -> None:
         """Do `fault` to the next `times` requests whose method and path match the expressions."""
         with self._lock:
-            self._planned.append(Planned(fault, times, method, re.compile(path)))
+            self._planned.append(PlannedFault(fault, times, method, re.compile(path)))
 
     def clear(self) -> None:
         """Forget what is planned."""
@@ -161,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
             headers["Content-Length"] = str(len(body))
         upstream = HTTPConnection(*self.server.faulty.upstream, timeout=60)
         try:
-            sent = _flipped(body) if fault == "flip_request" else body
+            sent = _flip_bit(body) if fault == "flip_request" else body
             upstream.request(self.command, self.path, body=sent or None, headers=headers)
             answer = upstream.getresponse()
             data = answer.read()
@@ -191,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", length)
         self.end_headers()
         if fault == "flip_answer":
-            data = _flipped(data)
+            data = _flip_bit(data)
         if fault == "truncate":
             data = data[: len(data) // 2]
             self.close_connection = True
@@ -231,6 +231,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.faulty.log.append(Request(self.command, self.path, status, fault))
 
 
-def _flipped(data: bytes) -> bytes:
+def _flip_bit(data: bytes) -> bytes:
     middle = len(data) // 2
     return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :] if data else data

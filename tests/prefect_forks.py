@@ -34,9 +34,9 @@ _IMPORTED = (
     "uvicorn.lifespan.on", "uvicorn.loops.auto", "uvicorn.protocols.http.auto",
     "uvicorn.protocols.websockets.auto",
 )  # fmt: skip
-# What ends a server in order; before it, a server's environment was told.
+# What ends a server in order; before it, a server's environment was sent.
 TERMINATE = b"terminate"
-_MOST_TOLD = 1 << 20
+_MAX_REQUEST_BYTES = 1 << 20
 
 
 @dataclass
@@ -49,7 +49,7 @@ class _Server:
     handle: int
 
 
-class _Forks:
+class _ForkServer:
     """The listening socket, and the servers that were asked for by it."""
 
     def __init__(self, listening: socket.socket, first: int) -> None:
@@ -72,21 +72,21 @@ class _Forks:
                 elif isinstance(key.fileobj, socket.socket):
                     self._hear(key.fileobj)
                 elif key.fd in self._servers:
-                    self._ended(self._servers[key.fd])
+                    self._report_end(self._servers[key.fd])
 
     def _hear(self, asker: socket.socket) -> None:
         if asker.fileno() < 0:
             # Its server ended at the same moment.
             return
-        told, server = asker.recv(_MOST_TOLD), self._servers.get(asker.fileno())
-        if not told:
+        request, server = asker.recv(_MAX_REQUEST_BYTES), self._servers.get(asker.fileno())
+        if not request:
             self._selector.unregister(asker)
         if server is not None:
             # Where nobody waits for it any longer it needn't end in order.
-            wanted = signal.SIGTERM if told == TERMINATE else signal.SIGKILL
+            wanted = signal.SIGTERM if request == TERMINATE else signal.SIGKILL
             signal.pidfd_send_signal(server.handle, wanted)
-        elif told:
-            self._fork(asker, json.loads(told))
+        elif request:
+            self._fork(asker, json.loads(request))
         else:
             asker.close()
 
@@ -108,7 +108,7 @@ class _Forks:
         self._selector.register(server.handle, selectors.EVENT_READ)
         self._servers[server.handle] = self._servers[asker.fileno()] = server
 
-    def _ended(self, server: _Server) -> None:
+    def _report_end(self, server: _Server) -> None:
         _, status = os.waitpid(server.process, 0)
         # It may have gone away meanwhile.
         with suppress(OSError):
@@ -174,7 +174,7 @@ def main(address: Path, first: int) -> None:
     listening.bind(f"{address}.begun")
     listening.listen(64)
     Path(f"{address}.begun").rename(address)
-    _Forks(listening, os.pidfd_open(first)).run(address.parent)
+    _ForkServer(listening, os.pidfd_open(first)).run(address.parent)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def prefect_server(
     It listens on `port`, or on a free one; `settings` are Prefect's own variables.
     """
     started_before(home)
-    with _served(home, port, settings) as address:
+    with _serve(home, port, settings) as address:
         yield address
 
 
@@ -104,7 +104,7 @@ def _start_once(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def _served(home: Path, port: int = 0, settings: Mapping[str, str] | None = None) -> Iterator[str]:
+def _serve(home: Path, port: int = 0, settings: Mapping[str, str] | None = None) -> Iterator[str]:
     port = port or free_port()
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")},
@@ -116,7 +116,7 @@ def _served(home: Path, port: int = 0, settings: Mapping[str, str] | None = None
     home.mkdir(parents=True, exist_ok=True)
     log = home / "server.log"
     # How often services look is read when Prefect is imported.
-    start = _forked if settings is None else _started
+    start = _fork_server if settings is None else _start_server
     server = start(port, environment, log)
     address = f"http://127.0.0.1:{port}/api"
     try:
@@ -127,7 +127,7 @@ def _served(home: Path, port: int = 0, settings: Mapping[str, str] | None = None
         server.wait(timeout=LIMIT_S)
 
 
-def _started(port: int, environment: Mapping[str, str], log: Path) -> _Server:
+def _start_server(port: int, environment: Mapping[str, str], log: Path) -> _Server:
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1"]
     with log.open("wb") as stream:
         return subprocess.Popen(
@@ -135,23 +135,23 @@ def _started(port: int, environment: Mapping[str, str], log: Path) -> _Server:
         )
 
 
-def _forked(port: int, environment: Mapping[str, str], log: Path) -> _Server:
-    told = {
+def _fork_server(port: int, environment: Mapping[str, str], log: Path) -> _Server:
+    request = {
         "port": port,
         "environment": dict(environment),
         "log": str(log),
         "folder": str(Path.cwd()),
     }
-    return Forked(made_once("prefect-forks", _start_forks), told)
+    return ForkedServer(made_once("prefect-forks", _start_forks), request)
 
 
-class Forked:
+class ForkedServer:
     """A Prefect server, asked for from the run's process that forks them; used as a `Popen`."""
 
-    def __init__(self, address: Path, told: Mapping[str, object]) -> None:
-        self._asked = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._asked.connect(str(address))
-        self._asked.send(json.dumps(told).encode())
+    def __init__(self, address: Path, request: Mapping[str, object]) -> None:
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._connection.connect(str(address))
+        self._connection.send(json.dumps(request).encode())
         self._status: int | None = None
 
     def poll(self) -> int | None:
@@ -165,25 +165,25 @@ class Forked:
         if self._status is None:
             # It may end at this moment.
             with suppress(OSError):
-                self._asked.send(TERMINATE)
+                self._connection.send(TERMINATE)
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit status once it has ended."""
         if self._status is None:
-            self._asked.settimeout(timeout)
+            self._connection.settimeout(timeout)
             try:
-                told = self._asked.recv(64)
+                status = self._connection.recv(64)
             except TimeoutError:
                 raise subprocess.TimeoutExpired("prefect server start", timeout or 0) from None
             except ConnectionError:
-                told = b""
+                status = b""
             # Nothing is said where the fork server itself is gone, and its servers with it.
-            self._status = int(told or -signal.SIGKILL)
-            self._asked.close()
+            self._status = int(status or -signal.SIGKILL)
+            self._connection.close()
         return self._status
 
 
-_Server = Forked | subprocess.Popen[bytes]
+_Server = ForkedServer | subprocess.Popen[bytes]
 
 
 def _start_forks(folder: Path) -> Path:
@@ -206,7 +206,7 @@ def _start_forks(folder: Path) -> Path:
             forks.kill()
             raise RuntimeError(f"nothing forks Prefect servers: {log.read_text()[-2000:]}")
         time.sleep(0.05)
-    # It outlives this process, which isn't to be told so.
+    # It outlives this process; without a code Popen would warn of that.
     forks.returncode = 0
     return address
 

@@ -50,11 +50,11 @@ def test_two_servers_at_once_have_settings_a_database_and_a_log_each(
         for name in ("one", "other"):
             address = opened.enter_context(prefect_server(tmp_path / name))
             with urllib.request.urlopen(f"{address}/admin/settings") as answer:
-                told = json.load(answer)
+                settings = json.load(answer)
             # They are read again, from an environment without what this process has of Prefect's.
-            assert told["home"] == str(tmp_path / name)
-            assert not told["server"]["analytics_enabled"]
-            assert not told["server"]["api"]["csrf_protection_enabled"]
+            assert settings["home"] == str(tmp_path / name)
+            assert not settings["server"]["analytics_enabled"]
+            assert not settings["server"]["api"]["csrf_protection_enabled"]
             with client_of(address) as client:
                 client.create_flow_from_name(name)
                 assert [flow.name for flow in client.read_flows()] == [name]
@@ -114,11 +114,11 @@ def test_nothing_is_left_of_a_run_that_ended(
     command = [sys.executable, "-c", _BARE, str(folder / "socket"), str(first.pid)]
     with subprocess.Popen(command, cwd=_ROOT) as forks:
         wait_until("the forks' socket", (folder / "socket").exists)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
-            asked.connect(str(folder / "socket"))
-            # A server without a log ends at once: that is told. The next is asked for all the same.
-            asked.send(b"{}")
-            assert asked.recv(64) == b"1"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.connect(str(folder / "socket"))
+            # A server without a log ends at once, and says so. The next is asked for all the same.
+            connection.send(b"{}")
+            assert connection.recv(64) == b"1"
         assert forks.poll() is None
         if "killed" in how:
             first.send_signal(signal.SIGKILL)

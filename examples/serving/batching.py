@@ -71,11 +71,11 @@ def _groups(model: LoadedModel, requests: Sequence[Tensors]) -> Iterator[list[in
             yield [place]  # it goes alone, and is refused where that is wrong
             continue
         like = tuple((tensor.dtype, tensor.shape[1:]) for tensor in request)
-        group, held = open_groups.get(like, ([], 0))
-        if held + count > model.signature.dimensions[axis].max:
+        group, rows_so_far = open_groups.get(like, ([], 0))
+        if rows_so_far + count > model.signature.dimensions[axis].max:
             yield group
-            group, held = [], 0
-        open_groups[like] = ([*group, place], held + count)
+            group, rows_so_far = [], 0
+        open_groups[like] = ([*group, place], rows_so_far + count)
     yield from (group for group, _ in open_groups.values())
 
 
@@ -103,33 +103,33 @@ class Batcher:
     def __init__(self, model: Callable[[], LoadedModel], wait_s: float = 0.002) -> None:
         self._model = model
         self._wait_s = wait_s
-        self._asked: queue.SimpleQueue[tuple[Tensors, Future[Answer]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Tensors, Future[Answer]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="batcher", daemon=True)
         self._thread.start()
 
     def ask(self, inputs: Tensors) -> Future[Answer]:
         """Return the answer to come; asked of it, it raises what the model refused."""
         future: Future[Answer] = Future()
-        self._asked.put((inputs, future))
+        self._queue.put((inputs, future))
         return future
 
     def close(self) -> None:
         """Answer what was asked so far, and end."""
-        self._asked.put(None)
+        self._queue.put(None)
         self._thread.join()
 
     def _work(self) -> None:
-        while (first := self._asked.get()) is not None:
+        while (first := self._queue.get()) is not None:
             batch, last = [first], False
             until = time.monotonic() + self._wait_s
             while not last and len(batch) < _MOST_REQUESTS:
                 try:
-                    asked = self._asked.get(timeout=max(0.0, until - time.monotonic()))
+                    request = self._queue.get(timeout=max(0.0, until - time.monotonic()))
                 except queue.Empty:
                     break
-                last = asked is None
-                if asked is not None:
-                    batch.append(asked)
+                last = request is None
+                if request is not None:
+                    batch.append(request)
             self._answer(batch)
             if last:
                 return
@@ -137,7 +137,7 @@ class Batcher:
     def _answer(self, batch: list[tuple[Tensors, Future[Answer]]]) -> None:
         try:
             results = answer(self._model(), [inputs for inputs, _ in batch])
-        except Exception as error:  # noqa: BLE001 - each who asked is told of it
+        except Exception as error:  # noqa: BLE001 - each who asked gets it
             results = [error] * len(batch)
         for (_, future), one in zip(batch, results, strict=True):
             if not future.set_running_or_notify_cancel():

@@ -55,7 +55,7 @@ def response_of(answer: Answer, model: handoff.FollowedModel) -> dict[str, Any]:
 
 
 def health_of(model: handoff.FollowedModel) -> dict[str, Any]:
-    """Return what this process serves; serving an older version on is no fault, and is told why."""
+    """Return what this process serves; serving an older version on is no fault, and says why."""
     serves = model.serves
     return {
         "model": serves.model, "version": serves.version, "wanted": serves.wanted,

@@ -92,7 +92,7 @@ async def _answer(request: Request) -> Answer:
 
 @app.get("/health")
 def health() -> dict[str, Any]:
-    """Tell what this process serves."""
+    """Return what this process serves."""
     return health_of(app.state.followed)
 
 

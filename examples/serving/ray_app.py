@@ -81,7 +81,7 @@ class Model:
 
     @http.get("/health")
     def health(self) -> dict[str, Any]:
-        """Tell what this process serves."""
+        """Return what this process serves."""
         return health_of(self._followed)
 
     async def _answer(self, request: Request) -> Answer:

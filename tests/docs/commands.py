@@ -17,7 +17,7 @@ _TARGETS = frozenset(re.findall(r"(?m)^([a-z0-9-]+):", (ROOT / "Makefile").read_
 
 
 def problems_in(script: str) -> Iterator[str]:
-    """Tell each command of Handoff's, option of one, and target of make that doesn't exist."""
+    """Yield each command of Handoff's, option of one, and target of make that doesn't exist."""
     for line in re.sub(r"\\\n\s*", " ", script).splitlines():
         code = re.sub(r"(^|\s)#.*", "", line)
         for target in _MAKE.findall(code):

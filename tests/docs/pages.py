@@ -26,8 +26,8 @@ def documents() -> list[Path]:
 
 def linking() -> list[Path]:
     """Return all pages of the repository, the documents first."""
-    beside = {p for room in ("infra", "tests", "examples") for p in (ROOT / room).rglob("*.md")}
-    return [*documents(), *sorted(beside - set(documents()))]
+    others = {p for room in ("infra", "tests", "examples") for p in (ROOT / room).rglob("*.md")}
+    return [*documents(), *sorted(others - set(documents()))]
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ def anchors_of(page: Path) -> frozenset[str]:
     for heading, content in pairwise(tokens):
         if heading.type != "heading_open":
             continue
-        told = "".join(token.content for token in content.children or ())
-        slug = re.sub(r"[^\w\- ]", "", told.lower()).replace(" ", "-")
+        title = "".join(token.content for token in content.children or ())
+        slug = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
         anchors.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
         seen[slug] += 1
     return frozenset(anchors)

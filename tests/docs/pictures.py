@@ -66,9 +66,9 @@ def make_pages(folder: Path) -> dict[str, Path]:
     (report,) = (home / "store" / "models" / "small-build" / "versions" / "2").glob("report.html")
     (why,) = (home / "builds").rglob("report.html")
     pages = {"report": report, "refused": why}
-    asked = {"versions": ("diff", "small-build@1", "small-build@2"),
+    commands = {"versions": ("diff", "small-build@1", "small-build@2"),
              "history": ("history", "small-build")}  # fmt: skip
-    for name, command in asked.items():
+    for name, command in commands.items():
         pages[name] = folder / f"{name}.html"
         assert handoff(*command, "--html", str(pages[name]), home=home).returncode == 0
     return pages

@@ -117,8 +117,8 @@ def test_a_page_builds_the_runner_as_a_release_does(page: Path) -> None:
     words = block.text.split()
     assert {flag for flag in FLAGS if not flag.startswith("-W")} <= set(words)
     for_linking = ("-l", "-Wl,--")
-    told = [word for word in words if word.startswith(for_linking)]
-    assert told == [flag for flag in link_flags() if flag.startswith(for_linking)]
+    libraries = [word for word in words if word.startswith(for_linking)]
+    assert libraries == [flag for flag in link_flags() if flag.startswith(for_linking)]
 
 
 @pytest.mark.parametrize("block", of_kind("as"), ids=place)
@@ -156,7 +156,7 @@ def test_commands_in_a_page_s_text_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "problems"),
     [
         (".venv/bin/handoff relaese delivery", ["main has no command relaese"]),
         ("$H release delivery --fast # quickly", ["release has no option --fast"]),
@@ -169,5 +169,5 @@ def test_commands_in_a_page_s_text_exist(page: Path) -> None:
         ("handoff pull a@1 --to b \\\n  --for cpu-avx2", []),
     ],
 )  # fmt: skip
-def test_a_command_that_does_not_exist_is_told(command: str, told: list[str]) -> None:
-    assert list(problems_in(command)) == told
+def test_a_command_that_does_not_exist_is_told(command: str, problems: list[str]) -> None:
+    assert list(problems_in(command)) == problems

@@ -35,13 +35,13 @@ class Rule:
 
 
 def rules() -> list[Rule]:
-    told = tomllib.loads(RULES_FILE.read_text(encoding="utf-8"))["rule"]
+    tables = tomllib.loads(RULES_FILE.read_text(encoding="utf-8"))["rule"]
     return [
         Rule(
             re.compile(one["pattern"].replace(" ", r"\s+(?:(?:#|//)\s+)?"), re.MULTILINE),
             one["write"], tuple(one["wrong"]), tuple(one["right"]),
         )
-        for one in told
+        for one in tables
     ]  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def test_a_rule_finds_what_it_is_for_and_nothing_else(rule: Rule) -> None:
         ("page.md", "One.\n`for sure`\n", []),
         ("code.py", '"""Say.\n\nFaster for sure.\n"""\n', [3]),
         ("code.py", "# Faster for\n# sure.\n", [1]),
-        ("code.py", 'told = f"{1} faster for sure"\n', [1]),
+        ("code.py", 'message = f"{1} faster for sure"\n', [1]),
         ("code.py", "for_sure = 1\n", []),
         ("code.h", "// Faster for\n// sure.\n", [1]),
     ],
@@ -134,5 +134,7 @@ def test_a_phrase_is_found_with_its_line(
     tmp_path: Path, name: str, text: str, lines: list[int]
 ) -> None:
     (tmp_path / name).write_text(text)
-    told = [problem.removeprefix(f"{tmp_path / name}:") for problem in found_in(tmp_path / name)]
-    assert [int(problem.partition(":")[0]) for problem in told] == lines
+    problems = [
+        problem.removeprefix(f"{tmp_path / name}:") for problem in found_in(tmp_path / name)
+    ]
+    assert [int(problem.partition(":")[0]) for problem in problems] == lines

@@ -19,13 +19,13 @@ def test_the_committed_reference_is_what_the_models_say() -> None:
 
 @dataclass(frozen=True)
 class Half:
-    told: int = 0
+    described: int = 0
     """What it is."""
-    untold: int = 0
+    undescribed: int = 0
 
 
 def test_a_field_that_nothing_is_said_of_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"each field of Half, got none for untold"):
+    with pytest.raises(ValueError, match=r"each field of Half, got none for undescribed"):
         field_meanings(Half)
 
 

@@ -26,7 +26,7 @@ def rows(page: Path, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
-def named(cell: str) -> set[str]:
+def names_in(cell: str) -> set[str]:
     return set(re.findall(r"`([^`]+)`", cell))
 
 
@@ -40,10 +40,10 @@ def commands(group: click.Group, above: str = "") -> Iterator[tuple[str, set[str
 
 
 def test_the_page_and_the_module_tell_the_same_settings() -> None:
-    told = set().union(*(named(row[0]) for row in rows(DOCS / "platform.md", "Settings")))
+    on_page = set().union(*(names_in(row[0]) for row in rows(DOCS / "platform.md", "Settings")))
     documented = re.findall(r"(?m)^\| (.+?) \|", settings.__doc__ or "")
-    in_module = set().union(*(named(cell) for cell in documented))
-    assert told - {"HANDOFF_TORCH"} == in_module  # which is the Makefile's
+    in_module = set().union(*(names_in(cell) for cell in documented))
+    assert on_page - {"HANDOFF_TORCH"} == in_module  # which is the Makefile's
 
 
 def test_every_variable_that_is_read_is_told() -> None:
@@ -55,18 +55,18 @@ def test_every_variable_that_is_read_is_told() -> None:
                 read |= {
                     str(word.value) for word in node.args[:1] if isinstance(word, ast.Constant)
                 }
-    told = settings.__doc__ or ""
+    description = settings.__doc__ or ""
     assert len(read) > 10
     # The system's own, and no-color.org's, which the page's text tells of.
-    assert {name for name in read if f"`{name}`" not in told} == {"TMPDIR", "NO_COLOR"}
+    assert {name for name in read if f"`{name}`" not in description} == {"TMPDIR", "NO_COLOR"}
 
 
 def test_the_page_tells_every_exit_code_of_the_help() -> None:
     section = (DOCS / "platform.md").read_text(encoding="utf-8").split("## Exit codes\n")[1]
-    told = section.split("\n## ")[0]
+    paragraph = section.split("\n## ")[0]
     codes = re.findall(r"(?m)(?:^|; |: )(\d+) ", EXIT_CODES)
     assert len(codes) > 5
-    assert [code for code in codes if not re.search(rf"(^|, |\s){code} ", told)] == []
+    assert [code for code in codes if not re.search(rf"(^|, |\s){code} ", paragraph)] == []
 
 
 @pytest.mark.parametrize("option", ["--json", "--quiet", "--debug"])
@@ -74,12 +74,12 @@ def test_the_page_tells_which_commands_have_an_option(option: str) -> None:
     every = dict(commands(main))
     having = {name for name, options in every.items() if option in options}
     (of,) = [row[2] for row in rows(DOCS / "platform.md", "The command line") if option in row[0]]
-    assert having == (set(every) - named(of) if of.startswith("all") else named(of))
+    assert having == (set(every) - names_in(of) if of.startswith("all") else names_in(of))
 
 
 def test_the_page_tells_every_deployment_with_its_pool() -> None:
-    told = rows(DOCS / "automation.md", "Every night")
-    lines = [" | ".join(row) for row in told]
+    table = rows(DOCS / "automation.md", "Every night")
+    lines = [" | ".join(row) for row in table]
     for one in deployments(Schedule("0 2 * * *", "UTC"), ("cuda-sm90",)):
         flow = one.flow.rpartition(".")[2].replace("_", "-")
         name, pool = (f"{flow}/{one.name}", one.pool)

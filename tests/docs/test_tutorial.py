@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, Block, blocks_of
+from tests.docs.pages import ROOT, blocks_of
 from tests.docs.running import run_blocks
 
 PAGE = ROOT / "docs" / "tutorial.md"
@@ -18,26 +18,23 @@ PAGE = ROOT / "docs" / "tutorial.md"
 @pytest.mark.timeout(3600)
 def test_the_tutorial_ends_as_it_says(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    ran = run_blocks(walked(), tmp_path, limit_s=3500)
-    told = ran.stdout
-    assert ran.returncode == 0, told + ran.stderr
-    assert "digits: production points to version 1" in told
-    assert "exit code 4" in told
+    walked = [block for block in blocks_of(PAGE) if block.kind in ("file", "walk")]
+    ran = run_blocks(walked, tmp_path, limit_s=3500)
+    output = ran.stdout
+    assert ran.returncode == 0, output + ran.stderr
+    assert "digits: production points to version 1" in output
+    assert "exit code 4" in output
     refused = ran.stderr.partition("digits is not released")[2].partition("What to do")[0]
     refusal = " ".join(refused.split())
     assert "floor_divide (aten.floor_divide.default)" in refusal
     assert "digits.py:29" in refusal
-    right = re.search(r"Python: version 1, (\d+) of 500 are classified correctly", told)
+    right = re.search(r"Python: version 1, (\d+) of 500 are classified correctly", output)
     assert right is not None
     assert int(right[1]) > 400
-    assert "digits version 1: [8, 10]" in told
-    assert "digits: production points to version 2 (was 1)" in told
-    assert "digits: production points to version 1 (was 2)" in told
-    assert "the tutorial's end" in told
-
-
-def walked() -> list[Block]:
-    return [block for block in blocks_of(PAGE) if block.kind in ("file", "walk")]
+    assert "digits version 1: [8, 10]" in output
+    assert "digits: production points to version 2 (was 1)" in output
+    assert "digits: production points to version 1 (was 2)" in output
+    assert "the tutorial's end" in output
 
 
 def test_the_line_that_is_to_be_named_is_the_operator_s() -> None:

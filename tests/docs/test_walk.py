@@ -21,13 +21,13 @@ def test_the_walk_ends_with_the_versions_that_it_says(tmp_path: Path) -> None:
     further = [b for b in all_blocks() if (b.kind, b.argument) == ("walk-on", PAGE.name)]
     assert len(further) >= 1
     ran = run_blocks([*walked, *further], tmp_path, limit_s=1700)
-    told = ran.stdout
-    assert ran.returncode == 0, told + ran.stderr
-    assert "mymodel: production points to version 1" in told
-    assert "mymodel: production points to version 2 (was 1)" in told
-    assert "times as fast as what it replaces" in told
-    assert "mymodel version 2: cpu-" in told
-    assert "torch.Size([3, 4])" in told
-    assert "mymodel: production points to version 1 (was 2)" in told
-    assert "5 entries, each signed, none missing" in told
-    assert "worse than it looked" in told
+    output = ran.stdout
+    assert ran.returncode == 0, output + ran.stderr
+    assert "mymodel: production points to version 1" in output
+    assert "mymodel: production points to version 2 (was 1)" in output
+    assert "times as fast as what it replaces" in output
+    assert "mymodel version 2: cpu-" in output
+    assert "torch.Size([3, 4])" in output
+    assert "mymodel: production points to version 1 (was 2)" in output
+    assert "5 entries, each signed, none missing" in output
+    assert "worse than it looked" in output

@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from tests.infra.test_wheel import build
 
 
-def needed(
+def required_distributions(
     name: str, extras: Iterable[str] = (), found: dict[str, Distribution] | None = None
 ) -> dict[str, Distribution]:
     """Return by `name[extra]` a distribution, itself and with its extras, and all that they need.
@@ -35,11 +35,11 @@ def needed(
         seen[key] = distribution(name)
         for requirement in map(Requirement, seen[key].requires or []):
             if not requirement.marker or requirement.marker.evaluate({"extra": extra}):
-                needed(requirement.name, requirement.extras, seen)
+                required_distributions(requirement.name, requirement.extras, seen)
     return seen
 
 
-def tops(found: Distribution) -> Iterator[Path]:
+def top_level_paths(found: Distribution) -> Iterator[Path]:
     """Give what a distribution has directly in the folder of packages."""
     for name in {file.parts[0] for file in found.files or []} - {"..", "__pycache__"}:
         yield Path(str(found.locate_file(name)))
@@ -51,8 +51,8 @@ def role(folder: Path, *extras: str, file_by_file: bool = False) -> Path:
     subprocess.run(command, check=True)
     (packages,) = folder.glob("venv/lib/python*/site-packages")
     zipfile.ZipFile(build(folder)).extractall(packages)
-    for found in needed("handoff", extras).values():
-        for top in tops(found) if found.name != "handoff" else ():
+    for found in required_distributions("handoff", extras).values():
+        for top in top_level_paths(found) if found.name != "handoff" else ():
             if not (packages / top.name).exists():
                 if file_by_file:
                     _link(top, packages / top.name)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from handoff.infra.extras import EXTRAS, extra_of
-from tests.infra.roles import needed, role, run, tops
+from tests.infra.roles import required_distributions, role, run, top_level_paths
 
 ROOT = Path(__file__).parents[2]
 # Modules that only a type checker imports, or that are looked for and done without; and the one
@@ -81,18 +81,22 @@ def test_a_function_of_another_role_names_it_too(
 
 
 def test_each_package_that_is_imported_is_in_the_base_or_brought_by_a_named_extra() -> None:
-    base = {top.stem for found in needed("handoff").values() for top in tops(found)}
+    base = {
+        top.stem
+        for found in required_distributions("handoff").values()
+        for top in top_level_paths(found)
+    }
     lost = {
         (module, str(file.relative_to(ROOT)))
         for room in ("artifacts", "tasks", "flows", "infra")
         for file in (ROOT / room).rglob("*.py")
-        for module in imported(file) - base - sys.stdlib_module_names - _DONE_WITHOUT
+        for module in imports_of(file) - base - sys.stdlib_module_names - _DONE_WITHOUT
         if module != "handoff" and extra_of(module) is None
     }
     assert not lost
 
 
-def imported(file: Path) -> set[str]:
+def imports_of(file: Path) -> set[str]:
     """Return the top-level names that a file imports, anywhere in it."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):

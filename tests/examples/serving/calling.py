@@ -26,7 +26,7 @@ from tests.tasks.registry.registering import SomeRegistry
 ROOT = Path(__file__).parents[3]
 
 
-def following(registry: SomeRegistry, folder: Path) -> dict[str, str]:
+def follow_environment(registry: SomeRegistry, folder: Path) -> dict[str, str]:
     """Return the variables of a server that follows production of the registry's model."""
     return os.environ | {
         "HANDOFF_HOME": str(folder / "home"),
@@ -37,7 +37,7 @@ def following(registry: SomeRegistry, folder: Path) -> dict[str, str]:
     }
 
 
-def counted(metrics: str, name: str, *labels: str) -> Counter[tuple[str, ...]]:
+def read_counter(metrics: str, name: str, *labels: str) -> Counter[tuple[str, ...]]:
     """Return the values of a metric in Prometheus' form, by its labels."""
     counts: Counter[tuple[str, ...]] = Counter()
     for family in text_string_to_metric_families(metrics):
@@ -48,7 +48,7 @@ def counted(metrics: str, name: str, *labels: str) -> Counter[tuple[str, ...]]:
 
 
 @contextmanager
-def started(
+def running_commands(
     folder: Path, environment: Mapping[str, str], *commands: Sequence[str | Path]
 ) -> Iterator[None]:
     """Let the commands run in the checkout for the body; then end them, and print their log."""
@@ -80,8 +80,8 @@ class Server:
         return text
 
     def health(self) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(self.get("health"))
-        return told
+        answer: dict[str, Any] = json.loads(self.get("health"))
+        return answer
 
     def predict(self, **inputs: Any) -> tuple[int, Any]:
         """Return the status and the answer's content."""
@@ -98,23 +98,23 @@ class Server:
     def rows(self, first: int, last: int) -> tuple[int, float]:
         """Ask for these rows; return the version, and the factor that all scores came with."""
         inputs = {name: tensor[first:last].tolist() for name, tensor in self.shelf.inputs.items()}
-        status, told = self.predict(**inputs)
-        assert status == 200, told
-        (scores,) = (torch.tensor(values) for values in told["outputs"].values())
+        status, answer = self.predict(**inputs)
+        assert status == 200, answer
+        (scores,) = (torch.tensor(values) for values in answer["outputs"].values())
         factors = (scores / self.shelf.plain[first:last]).flatten()
         torch.testing.assert_close(factors, torch.full_like(factors, float(factors[0])),
                                    rtol=1e-3, atol=1e-3)  # fmt: skip
-        return told["version"], round(float(factors[0]), 2)
+        return answer["version"], round(float(factors[0]), 2)
 
     def wait(self, healthy: Callable[[dict[str, Any]], bool], processes: int = 1) -> None:
-        """Return when so many of the server's processes have told that they are `healthy`."""
+        """Return when so many of the server's processes have answered that they are `healthy`."""
         until = time.monotonic() + LIMIT_S
-        told: dict[int, dict[str, Any]] = {}
-        while sum(map(healthy, told.values())) < processes:
-            assert time.monotonic() < until, told
+        answers: dict[int, dict[str, Any]] = {}
+        while sum(map(healthy, answers.values())) < processes:
+            assert time.monotonic() < until, answers
             try:
                 one = self.health()
-                told[one["process"]] = one
+                answers[one["process"]] = one
             except OSError:
                 pass
             time.sleep(0.1)

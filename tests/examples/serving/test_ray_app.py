@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.serving.calling import ROOT, Server, calling, counted, following, started
+from tests.examples.serving.calling import (
+    ROOT,
+    Server,
+    calling,
+    follow_environment,
+    read_counter,
+    running_commands,
+)
 from tests.prefect_server import free_port
 from tests.tasks.built_release import ITEMS, BuiltRelease
 from tests.tasks.follow.versions import shelf_of
@@ -38,9 +45,9 @@ class RayServer(Server):
 
     metrics: str
 
-    def counted(self, name: str, *labels: str) -> Counter[tuple[str, ...]]:
-        with urllib.request.urlopen(self.metrics, timeout=60) as told:
-            return counted(told.read().decode(), name, *labels)
+    def read_counter(self, name: str, *labels: str) -> Counter[tuple[str, ...]]:
+        with urllib.request.urlopen(self.metrics, timeout=60) as response:
+            return read_counter(response.read().decode(), name, *labels)
 
 
 @pytest.fixture
@@ -50,7 +57,7 @@ def server(tmp_path: Path, built_release: BuiltRelease) -> Iterator[RayServer]:
     shelf = shelf_of(registry, built_release)
     shelf.release(1.0)
     ports = {name: free_port() for name in ("gcs", "http", "metrics")}
-    environment = following(registry, tmp_path) | {
+    environment = follow_environment(registry, tmp_path) | {
         "REPLICAS": str(PROCESSES), "RAY_ADDRESS": f"127.0.0.1:{ports['gcs']}",
         "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT),
         # Beside other tests a process takes longer to start than Ray's 5 s.
@@ -64,24 +71,24 @@ def server(tmp_path: Path, built_release: BuiltRelease) -> Iterator[RayServer]:
     ]  # fmt: skip
     serve: list[str | Path] = [RAY / "serve", "run", tmp_path / "serve.yaml"]
     address = f"http://127.0.0.1:{ports['http']}"
-    with started(tmp_path, environment, head, serve):
+    with running_commands(tmp_path, environment, head, serve):
         yield RayServer(address, shelf, f"http://127.0.0.1:{ports['metrics']}/metrics")
 
 
 def test_two_processes_go_along_with_a_promotion_and_tell_what_they_serve(
     server: RayServer,
 ) -> None:
-    server.wait(lambda told: told["version"] == 1 and told["current"], PROCESSES)
+    server.wait(lambda health: health["version"] == 1 and health["current"], PROCESSES)
     with calling(server) as calls:
         assert server.shelf.release(2.0) == 2
-        server.wait(lambda told: told["version"] == 2 and told["current"], PROCESSES)
+        server.wait(lambda health: health["version"] == 2 and health["current"], PROCESSES)
     assert calls.failed == []
     assert set(calls.answered) == {(1, 1.0), (2, 2.0)}
 
     ids, features = (tensor[:1].tolist() for tensor in server.shelf.call)
-    status, told = server.predict(ids=[[ITEMS] * 20], features=features)
+    status, answer = server.predict(ids=[[ITEMS] * 20], features=features)
     assert status == 422
-    assert f"0 to {ITEMS - 1}" in told["detail"]
+    assert f"0 to {ITEMS - 1}" in answer["detail"]
     assert server.predict(ids=ids)[0] == 422
     assert server.predict(ids=ids, features=features)[0] == 200
 
@@ -90,9 +97,11 @@ def test_two_processes_go_along_with_a_promotion_and_tell_what_they_serve(
         expected[str(version), "answered"] += count
     until = time.monotonic() + 60
     # Ray's processes tell theirs every ten seconds.
-    while (made := server.counted("ray_model_requests_total", "version", "outcome")) != expected:
+    while (
+        made := server.read_counter("ray_model_requests_total", "version", "outcome")
+    ) != expected:
         assert time.monotonic() < until, (made, expected)
         time.sleep(1)
     # Calls that came together were answered together: more rows than a request has.
-    rows = server.counted("ray_model_call_rows_sum")[()]
+    rows = server.read_counter("ray_model_call_rows_sum")[()]
     assert rows > sum(6 - number for number in range(4)) / 4 * calls.answered.total()

@@ -65,7 +65,7 @@ def children(others: set[int]) -> list[psutil.Process]:
 
 
 def is_running(pid: int) -> bool:
-    """Tell whether a process does something still; one that nobody has reaped yet does not."""
+    """Return whether a process does something still; one that nobody has reaped yet does not."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -73,7 +73,7 @@ def is_running(pid: int) -> bool:
 
 
 def has_ended(pid: int) -> bool:
-    """Tell whether a process ends; one that was killed may need a moment."""
+    """Return whether a process ends; one that was killed may need a moment."""
     deadline = time.monotonic() + 10.0
     while is_running(pid) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -87,7 +87,7 @@ def releases(client: Any, forge: Receiver) -> Releases:
     return Releases(client, f"{forge.url}/team/toy")
 
 
-RunTell = Callable[..., "subprocess.CompletedProcess[str]"]
+RunNotifier = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def environment(api: str, block: str, forge: Receiver, tmp_path: Path) -> dict[s
 
 
 @pytest.fixture
-def run_tell(environment: dict[str, str]) -> RunTell:
+def run_notifier(environment: dict[str, str]) -> RunNotifier:
     """The command line, as the stack runs it."""
 
     def run(*arguments: str, **changed: str) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,7 @@ from handoff.flows.nightly.night import night_stamp
 from handoff.infra.notifications.notifier import read_night, send
 from handoff.infra.notifications.outbox import Memory, memory_file, read_memory, write_memory
 from handoff.infra.settings import read_settings
-from tests.infra.notifications.conftest import Releases, RunTell
+from tests.infra.notifications.conftest import Releases, RunNotifier
 from tests.infra.notifications.receivers import COMMIT, TOKEN, Receiver, receiving_mail
 from tests.limits import LIMIT_S
 from tests.served_stack import wait_until
@@ -36,13 +36,13 @@ def has_looked(home: Path) -> None:
 
 
 def test_a_refused_release_reaches_people_and_its_commit(
-    run_tell: RunTell, releases: Releases, people: Receiver, forge: Receiver, tmp_path: Path
+    run_notifier: RunNotifier, releases: Releases, people: Receiver, forge: Receiver, tmp_path: Path
 ) -> None:
     has_looked(tmp_path / "home")
     posted = releases.post("toy-told", COMMIT)
-    assert run_tell("--once").returncode == 0
+    assert run_notifier("--once").returncode == 0
     releases.end(posted.id, "Failed", REFUSED)
-    ended = run_tell("--once")
+    ended = run_notifier("--once")
     assert (ended.returncode, ended.stdout) == (0, "")
     ours = [one for one in forge.came if one.path.endswith(COMMIT)]
     assert [one.body["state"] for one in ours] == ["pending", "failure"]
@@ -58,20 +58,20 @@ def test_a_refused_release_reaches_people_and_its_commit(
 
 
 def test_receivers_that_are_down_are_said_in_the_log_and_told_later(
-    run_tell: RunTell, releases: Releases, people: Receiver, forge: Receiver, tmp_path: Path
+    run_notifier: RunNotifier, releases: Releases, people: Receiver, forge: Receiver, tmp_path: Path
 ) -> None:
     has_looked(tmp_path / "home")
     posted = releases.post("toy-later", COMMIT)
     releases.end(posted.id, "Failed", REFUSED)
     people.answers = [(500, {}, "{}")]
     forge.answers = [(503, {}, "{}")]
-    ended = run_tell("--once")
+    ended = run_notifier("--once")
     assert ended.returncode == 0
     assert "a message waits, and is tried again: the message was not taken" in ended.stderr
     assert "a commit status waits, and is tried again" in ended.stderr
     assert people.url not in ended.stderr, "a receiver's address is a secret"
     people.came.clear()
-    assert run_tell("--once").returncode == 0
+    assert run_notifier("--once").returncode == 0
     assert [one.body["title"] for one in people.came if "toy-later" in one.body["title"]] == [
         f"Handoff: toy-later {COMMIT[:12]} was refused"
     ]
@@ -79,9 +79,9 @@ def test_receivers_that_are_down_are_said_in_the_log_and_told_later(
 
 
 def test_a_test_message_and_a_test_status_are_seen_at_once(
-    run_tell: RunTell, people: Receiver, forge: Receiver
+    run_notifier: RunNotifier, people: Receiver, forge: Receiver
 ) -> None:
-    ended = run_tell("--test", "--repository", f"{forge.url}/team/toy", "--commit", COMMIT)
+    ended = run_notifier("--test", "--repository", f"{forge.url}/team/toy", "--commit", COMMIT)
     # Prefect's client says so where it takes a while to send its own log.
     lines = [one for one in ended.stderr.splitlines() if not one.startswith("Still processing")]
     assert (ended.returncode, lines) == (0, [])
@@ -93,15 +93,17 @@ def test_a_test_message_and_a_test_status_are_seen_at_once(
     )  # fmt: skip
 
 
-def test_a_test_that_fails_says_why(run_tell: RunTell, people: Receiver, forge: Receiver) -> None:
+def test_a_test_that_fails_says_why(
+    run_notifier: RunNotifier, people: Receiver, forge: Receiver
+) -> None:
     people.answers = [(404, {}, "{}")]
-    refused = run_tell("--test")
+    refused = run_notifier("--test")
     assert refused.returncode == 1
     assert "expected its receiver to take it, got HTTP 404" in refused.stderr
-    nobody = run_tell("--test", HANDOFF_NOTIFY="slack-webhook/nobody")
+    nobody = run_notifier("--test", HANDOFF_NOTIFY="slack-webhook/nobody")
     assert nobody.returncode == 64
     assert "has no such block" in nobody.stderr
-    foreign = run_tell(
+    foreign = run_notifier(
         "--test", "--repository", "https://other.example.org/a/b", "--commit", COMMIT,
         HANDOFF_NOTIFY="",
     )  # fmt: skip
@@ -119,16 +121,16 @@ def test_a_test_that_fails_says_why(run_tell: RunTell, people: Receiver, forge: 
     ],
 )
 def test_settings_that_name_nobody_are_a_sentence(
-    changed: dict[str, str], message: str, run_tell: RunTell
+    changed: dict[str, str], message: str, run_notifier: RunNotifier
 ) -> None:
-    ended = run_tell("--once", **changed)
+    ended = run_notifier("--once", **changed)
     assert ended.returncode in {1, 64}
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
 def test_it_goes_on_until_sigterm_and_is_alone(
-    environment: dict[str, str], run_tell: RunTell, tmp_path: Path
+    environment: dict[str, str], run_notifier: RunNotifier, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     command = [sys.executable, "-m", "handoff", "tell", "--every", "1"]
@@ -137,7 +139,7 @@ def test_it_goes_on_until_sigterm_and_is_alone(
     try:
         file = memory_file(Path(environment["HANDOFF_HOME"]))
         wait_until("it has looked", lambda: read_memory(file).looked > 0, 60)
-        second = run_tell("--once")
+        second = run_notifier("--once")
         assert second.returncode == 1
         assert "people would be notified twice" in second.stderr
         process.send_signal(signal.SIGTERM)

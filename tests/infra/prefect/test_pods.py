@@ -210,8 +210,8 @@ def test_a_pod_has_an_hour_to_begin_and_a_process_five_minutes(client: Any, home
     named = EventFilter(event=EventNameFilter(name=["prefect.flow-run.Pending"]))
     wanted = {"prefect.resource.role": "work-pool", "prefect.work-pool.type": "kubernetes"}
 
-    def is_told() -> bool:
-        """Tell whether the run's event has what the trigger asks for."""
+    def matches_trigger() -> bool:
+        """Return whether the run's event has what the trigger asks for."""
         return any(
             wanted.items() <= related.model_dump().items()
             for event in client.read_events(filter=named, limit=50).events
@@ -219,7 +219,7 @@ def test_a_pod_has_an_hour_to_begin_and_a_process_five_minutes(client: Any, home
             for related in event.related
         )
 
-    wait_until("the event is there", is_told, 60)
+    wait_until("the event is there", matches_trigger, 60)
     # One runs at a time: the next test's would wait for it.
     client.set_flow_run_state(asked_for.id, Cancelled())
     assert wanted in [one.model_dump() for one in limits["pods"].match_related]

@@ -1,7 +1,7 @@
 """Which of several packages for GPUs the C++ runner takes: beside a library that answers as one.
 
 The library stands for NVIDIA's driver, and tells the GPU of a compute capability. Nothing is run on
-it: what was chosen is told by the name of its first file, which isn't what was released.
+it: what was chosen is seen by the name of its first file, which isn't what was released.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ int cuDriverGetVersion(int *version) { *version = 13020; return 0; }
 
 @pytest.fixture(scope="module")
 def drivers(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """For each capability the folder of a library that tells of such a GPU."""
+    """For each capability the folder of a library that reports such a GPU."""
     root, found = tmp_path_factory.mktemp("drivers"), {}
     (root / "driver.c").write_text(_DRIVER)
     for capability in (75, 80, 86, 90, 100):
@@ -93,7 +93,7 @@ def machine(runner: Path, drivers: dict[int, Path], tmp_path: Path) -> Machine:
 
 
 @pytest.mark.parametrize(
-    ("capability", "told"),
+    ("capability", "expected"),
     [
         (80, f"{BOTH}/model.pt2"),
         (86, f"{BOTH}/model.pt2"),
@@ -103,10 +103,10 @@ def machine(runner: Path, drivers: dict[int, Path], tmp_path: Path) -> Machine:
     ],
 )
 def test_a_package_for_several_is_taken_where_one_of_its_members_serves(
-    capability: int, told: str, machine: Machine
+    capability: int, expected: str, machine: Machine
 ) -> None:
     machine.release(for_gpus(80, 90))
-    assert told in machine.answer(capability)
+    assert expected in machine.answer(capability)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +122,6 @@ def test_the_nearest_one_is_preferred_as_python_prefers_it(
 def test_what_only_another_generation_has_run_is_not_taken(machine: Machine) -> None:
     machine.release(for_gpus(90, untried=(80,)))
     for target in ("auto", BOTH):
-        told = "no GPU has run the machine code in it for the one that is"
-        assert told in machine.answer(80, target)
+        reason = "no GPU has run the machine code in it for the one that is"
+        assert reason in machine.answer(80, target)
         assert f"{BOTH}/model.pt2" in machine.answer(90, target)

@@ -28,7 +28,7 @@ PROGRAM = {
 }  # fmt: skip
 
 
-def told(*arguments: str) -> list[str]:
+def compiler_options(*arguments: str) -> list[str]:
     command = [sys.executable, "-P", "-m", "handoff", "cpp", *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
 
@@ -93,7 +93,7 @@ def test_the_one_source_is_all_of_the_runner_s_but_its_commands() -> None:
 
 
 def test_what_is_printed_is_what_the_runner_is_built_with() -> None:
-    words = told()
+    words = compiler_options()
     for flags in (include_flags(), link_flags()):
         assert {flag for flag in flags if not flag.startswith("-D")} <= set(words)
     assert words[0] == FLAGS[0]
@@ -109,7 +109,7 @@ def test_both_packages_have_handoff_s_version() -> None:
 
 def test_only_one_tool_is_told_of_at_once() -> None:
     with pytest.raises(subprocess.CalledProcessError) as caught:
-        told("--cmake", "--pkg-config")
+        compiler_options("--cmake", "--pkg-config")
     assert "expected one of --cmake and --pkg-config, got both" in caught.value.stderr
 
 
@@ -118,7 +118,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel's package beside torch, as pip lays them; a link stands for torch."""
     folder = tmp_path_factory.mktemp("site-packages")
     zipfile.ZipFile(build(tmp_path_factory.mktemp("wheel"))).extractall(folder)
-    torch = next(word for word in told("--cmake") if word.startswith("-DHandoff_TORCH="))
+    torch = next(
+        word for word in compiler_options("--cmake") if word.startswith("-DHandoff_TORCH=")
+    )
     (folder / "torch").symlink_to(torch.partition("=")[2])
     return folder / "handoff" / "infra" / "runner" / "package"
 

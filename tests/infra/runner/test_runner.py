@@ -30,7 +30,7 @@ LOOSE = ("--tolerance", "float32=1e-4,1e-4")
 
 
 def run(program: Path, *arguments: str | Path, given: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the program with that as its input; its errors are told in English."""
+    """Run the program with that as its input; its errors are in English."""
     return subprocess.run(
         [str(program), *map(str, arguments)],
         capture_output=True, text=True, check=False, input=given, timeout=LIMIT_S,
@@ -184,8 +184,8 @@ def test_commands_that_forks_run_print_and_end_as_they_would_alone(
     assert [ended.returncode for ended in alone] == [0, 0, 1, 64, 0]
     with closing(LoadedProgram(runner, RunnerLimits(answer_s=LIMIT_S))) as loaded:
         together = [loaded.run([*map(str, command)]) for command in commands]
-    told = [[json.loads(line) for line in one.stdout.splitlines()] for one in alone]
-    assert [list(one.lines) for one in together] == told
+    printed = [[json.loads(line) for line in one.stdout.splitlines()] for one in alone]
+    assert [list(one.lines) for one in together] == printed
     assert [one.outcome for one in together] == [None, None, "refused", "refused", None]
     assert [one.message for one in together[2:4]] == [
         one.stderr.splitlines()[-1][:300] for one in alone[2:4]
@@ -193,15 +193,15 @@ def test_commands_that_forks_run_print_and_end_as_they_would_alone(
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [(("each", "x"), "whole number"), (("each",), "paths"), (("each", "1"), "nobody asks")],
 )
 def test_it_runs_nothing_for_what_is_no_socket(
-    runner: Path, given: tuple[str, ...], told: str
+    runner: Path, given: tuple[str, ...], message: str
 ) -> None:
     ended = run(runner, *given)
     assert ended.returncode in (1, 64)
-    assert told in ended.stderr
+    assert message in ended.stderr
 
 
 def test_a_benchmark_tells_time_and_memory(
@@ -224,7 +224,7 @@ def spoil(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda f, s: spoil(f / s / "model.so"), r"expected the digest \w+, got \w+"),
         (lambda f, s: (f / s / "model.so").write_bytes(b""), r"expected \d+ bytes, got 0 bytes"),
@@ -279,13 +279,13 @@ def spoil(path: Path) -> None:
 )
 def test_what_is_not_as_released_or_does_not_fit_is_refused(
     runner: Path, pulled: Path, built_release: BuiltRelease, cases: Path, *,
-    change: Callable[[Path, str], object], told: str,
+    change: Callable[[Path, str], object], message: str,
 ) -> None:  # fmt: skip
     change(pulled, built_release.slug)
     ended = run(runner, "replay", pulled, "--unsigned", cases)
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
-    assert re.search(told, line), line
+    assert re.search(message, line), line
 
 
 def test_a_manifest_in_another_spelling_is_the_same_one(

@@ -108,7 +108,7 @@ def test_without_a_key_nothing_is_opened_but_for_who_says_so(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "no file"),
         ("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", "something else"),
@@ -118,7 +118,7 @@ def test_without_a_key_nothing_is_opened_but_for_who_says_so(
     ids=["none", "broken", "RSA", "too long"],
 )
 def test_a_file_that_holds_no_key_is_told(
-    text: str, told: str, runner: Path, pulled: Pulled, tmp_path: Path
+    text: str, message: str, runner: Path, pulled: Pulled, tmp_path: Path
 ) -> None:
     key = tmp_path / "some.pub"
     if text == "rsa":
@@ -127,7 +127,7 @@ def test_a_file_that_holds_no_key_is_told(
         key.write_text(text)
     ended = call(runner, pulled, "--key", key, "--key", _key(tmp_path))
     assert ended.returncode == 1
-    assert told in ended.stderr
+    assert message in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> BuiltRelease:
     return made
 
 
-def called(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def run_python(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a program in a new process of Python."""
     return subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)], capture_output=True, text=True,
@@ -97,7 +97,7 @@ def test_a_package_that_computes_with_tiles_is_called_in_a_new_process(
     for program, *given in [
         (opened, released.folder, released.key), (BARE, released.package / "model.so"),
     ]:  # fmt: skip
-        ended = called(str(program), *given)
+        ended = run_python(str(program), *given)
         assert ended.returncode == 0, ended.stderr
 
 
@@ -105,7 +105,7 @@ def test_a_package_that_computes_with_tiles_is_called_in_a_new_process(
 def test_a_kernel_that_grants_no_tiles_is_told_by_the_package_itself(
     released: BuiltRelease,
 ) -> None:
-    ended = called(SMALL_STACK + BARE, released.package / "model.so")
+    ended = run_python(SMALL_STACK + BARE, released.package / "model.so")
     # An error that a server can answer with, where it was killed.
     assert ended.returncode == 1
     assert "the kernel doesn't let this process use AMX's tiles" in ended.stderr
@@ -128,17 +128,17 @@ def test_where_the_kernel_grants_none_it_is_refused(
         load(tmp_path / "pulled", keys=tmp_path / "key.pub")
 
 
-class _Written(Exception):
+class _SourceCaptured(Exception):
     """What was wanted has been written; nothing needs to be compiled."""
 
 
-def written_for(target: CpuTarget, folder: Path) -> str:
+def generated_source(target: CpuTarget, folder: Path) -> str:
     """Return the source of a package for the target as it goes to the compiler."""
     found: list[str] = []
 
     def keep(_graph: object, code: str, *_args: Any, **_kwargs: Any) -> None:
         found.append(code)
-        raise _Written
+        raise _SourceCaptured
 
     program = torch.export.export(nn.ReLU(), (torch.randn(4, 8),))
     with (
@@ -151,12 +151,12 @@ def written_for(target: CpuTarget, folder: Path) -> str:
 
 def test_a_package_for_tiles_asks_for_them_before_anything_else(tmp_path: Path) -> None:
     declaring, asking = TEXTS
-    before, found, _ = written_for(CpuTarget("amx"), tmp_path).partition(asking)
+    before, found, _ = generated_source(CpuTarget("amx"), tmp_path).partition(asking)
     assert found
     constructor = before.rpartition(declaring)[2]
     assert constructor.startswith("AOTInductorModel::AOTInductorModel(")
     assert constructor.endswith(") {\n")
-    other = written_for(CpuTarget("avx512"), tmp_path)
+    other = generated_source(CpuTarget("avx512"), tmp_path)
     assert not any(text in other for text in TEXTS)
 
 

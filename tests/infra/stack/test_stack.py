@@ -118,7 +118,7 @@ def test_machines_may_join_before_anything_was_released(
     signing = json.loads(home.run("keys", "show", "--json").stdout)["signing"]
     shared = read_stack_settings(f"http://127.0.0.1:{home.prefect_port}/api", _LOGIN)
     (pem,) = shared.trusted
-    assert public_key_of(pem.encode(), "told").keyid == signing
+    assert public_key_of(pem.encode(), "shared").keyid == signing
     assert shared.signs == pem
 
 

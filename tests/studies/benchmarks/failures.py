@@ -1,4 +1,4 @@
-"""What can't be made or run, told in one line: in a benchmark that is a result, too."""
+"""What can't be made or run, described in one line: in a benchmark that is a result, too."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import re
 
 # Runtimes begin with the place in their source.
 _SOURCE_LINE = re.compile(r"(Exception from \S+|Check .* failed at \S+|[\w/.]+\.(cpp|py)):\d*:?")
-_TOLD = 300
+_MAX_LENGTH = 300
 
 
 class NotMadeError(Exception):
     """A competitor can't be made of this model; the message is its own."""
 
 
-def told_of(failure: BaseException) -> str:
+def describe_failure(failure: BaseException) -> str:
     """Return the first lines of what a failure says that say something."""
     lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
-    telling = [line for line in lines if not _SOURCE_LINE.fullmatch(line)]
-    text = " ".join(telling or lines)
+    informative = [line for line in lines if not _SOURCE_LINE.fullmatch(line)]
+    text = " ".join(informative or lines)
     kind = "" if isinstance(failure, NotMadeError) else f"{type(failure).__name__}: "
-    return f"{kind}{text}"[:_TOLD]
+    return f"{kind}{text}"[:_MAX_LENGTH]

@@ -10,7 +10,7 @@ operators, outputs or targets (`growth_models`), in one home, after a first one 
 it makes databases, the runner program and the precompiled headers of all targets that come after
 it.
 
-Each curve is told with its exponent at the end, the slope of log(value) over log(size) between the
+Each curve comes with its exponent at the end, the slope of log(value) over log(size) between the
 last two sizes: 0 is flat, 1 linear. Over all sizes a constant hides what grows: 30 s and 9 us for
 each square of a number between 100 and 5000 have a slope of 0.5 there, and 1.2 at the end. It rests
 on two values alone: a tenth more seconds at one of them changes it by 0.04 to 0.14, as they lie ten
@@ -35,7 +35,7 @@ import psutil
 from handoff.tasks.registry.changes import ReleaseRequest
 from handoff.tasks.registry.messages import UploadJob
 from tests.marked import require_marks, write_between_marks
-from tests.studies.benchmarks.growth_models import CURVES, Growing
+from tests.studies.benchmarks.growth_models import CURVES, GrowthCurve
 from tests.studies.benchmarks.processes import Run, handoff, handoff_command, measure
 from tests.tasks.registry.registering import Here, SomeRegistry, some_registry
 
@@ -49,22 +49,22 @@ def main() -> None:
     parser.add_argument("curves", nargs="*", default=["registry", *CURVES])
     parser.add_argument("--sizes", type=_numbers, help="of one curve")
     parser.add_argument("--write", type=Path)
-    given = parser.parse_args()
-    for curve in given.curves:
-        require_marks(given.write, f"growth of {curve}")
-    for curve in given.curves:
+    args = parser.parse_args()
+    for curve in args.curves:
+        require_marks(args.write, f"growth of {curve}")
+    for curve in args.curves:
         load = psutil.getloadavg()[0]
         with tempfile.TemporaryDirectory(prefix="handoff-growth-") as scratch:
             if curve == "registry":
-                told = _tell_registry(Path(scratch), given.sizes or [10, 100, 1000, 10_000])
+                table = _measure_registry(Path(scratch), args.sizes or [10, 100, 1000, 10_000])
             else:
                 growing = CURVES[curve]
-                sizes = given.sizes or list(growing.sizes)
-                told = _tell_releases(Path(scratch), growing, sizes)
-        text = "\n".join([*told, "", f"Load before: {load:.1f}."])
+                sizes = args.sizes or list(growing.sizes)
+                table = _measure_releases(Path(scratch), growing, sizes)
+        text = "\n".join([*table, "", f"Load before: {load:.1f}."])
         print(text, flush=True)
-        if given.write:
-            write_between_marks(given.write, f"growth of {curve}", text)
+        if args.write:
+            write_between_marks(args.write, f"growth of {curve}", text)
 
 
 def _numbers(text: str) -> list[int]:
@@ -78,7 +78,7 @@ def exponent_at_the_end(sizes: Sequence[float], values: Sequence[float]) -> floa
     return math.log(values[-1] / values[-2]) / math.log(sizes[-1] / sizes[-2])
 
 
-def _tell_registry(root: Path, counts: list[int]) -> list[str]:
+def _measure_registry(root: Path, counts: list[int]) -> list[str]:
     registry = some_registry(root)
     manifest, folder = registry.write()
     # Every version is another entry of the same packages, as rebuilds are that come out the same:
@@ -128,7 +128,7 @@ def _median(call: Callable[[], None], repeats: int = _REPEATS) -> float:
     return statistics.median(seconds)
 
 
-def _tell_releases(root: Path, growing: Growing, sizes: list[int]) -> list[str]:
+def _measure_releases(root: Path, growing: GrowthCurve, sizes: list[int]) -> list[str]:
     """Release a model of each size; return the table of seconds and memory."""
     found: list[tuple[int, Run, int]] = []
     _release(root, growing, sizes[growing.first_place])
@@ -151,7 +151,7 @@ def _tell_releases(root: Path, growing: Growing, sizes: list[int]) -> list[str]:
     return markdown(growing.what, done, figures, growing.expected)
 
 
-def _release(root: Path, growing: Growing, size: int) -> Run:
+def _release(root: Path, growing: GrowthCurve, size: int) -> Run:
     """Deliver and release a model of this size, by a recipe of its own."""
     (root / "grown.py").write_text(growing.source(size), encoding="utf-8")
     recipe, delivery = root / "recipe.toml", root / "delivery"

@@ -10,7 +10,7 @@ _LAYER_MB = 64  # 4096 x 4096 float32
 
 
 @dataclass(frozen=True)
-class Growing:
+class GrowthCurve:
     """What grows, by how much, and the exponent that one would expect of each figure of a release.
 
     The release that isn't counted is of the size in `first_place` of those that are measured: the
@@ -93,15 +93,15 @@ def _targets(count: int) -> str:
 _AT_MOST_LINEAR = _expected(seconds="<= 1", largest="<= 1", tree="<= 1", disk="<= 1")
 
 CURVES = {
-    "weights": Growing(
+    "weights": GrowthCurve(
         "MB of weights", (10, 100, 1000, 2000), {**_AT_MOST_LINEAR, "kept on disk, MB": "1"},
         _weights,
     ),
-    "nodes": Growing("operators", (100, 1000, 5000, 20_000), _AT_MOST_LINEAR, _nodes),
-    "outputs": Growing("outputs", (1, 10, 100, 1000), _AT_MOST_LINEAR, _outputs),
+    "nodes": GrowthCurve("operators", (100, 1000, 5000, 20_000), _AT_MOST_LINEAR, _nodes),
+    "outputs": GrowthCurve("outputs", (1, 10, 100, 1000), _AT_MOST_LINEAR, _outputs),
     # Each is compiled, verified and timed for itself, and compilers run at once. The other targets'
     # precompiled headers are made once a home.
-    "targets": Growing(
+    "targets": GrowthCurve(
         "targets", (1, 2, 3), _expected(seconds="1", largest="0", tree="<= 1", disk="<= 1"),
         lambda _: _weights(10), _targets, first_place=-1,
     ),

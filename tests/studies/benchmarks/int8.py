@@ -30,33 +30,33 @@ from handoff.artifacts.recipe.search import Search
 from handoff.artifacts.release.evidence import Candidate
 from handoff.infra.terminal.console import print_table
 
-Made = tuple[nn.Module, tuple[torch.Tensor, ...], dict[str, Any]]
+FactoryResult = tuple[nn.Module, tuple[torch.Tensor, ...], dict[str, Any]]
 _FLOAT32 = ("freezing", "channels-last+freezing", "cpu-attention+freezing", "pool-with-attention")
 _INT8 = ("int8", "channels-last+int8", "channels-last+int8-sums", "int8-dynamic")
 _LEVEL = "cpu-avx512-vnni"
 _BATCHES, _SAMPLES = 8, 8
 
 
-def _linears() -> Made:
+def _linears() -> FactoryResult:
     torch.manual_seed(0)
     pairs = [(768, 3072), (3072, 768)] * 3
     layers = [layer for one in pairs for layer in (nn.Linear(*one), nn.ReLU())]
     return nn.Sequential(*layers[:-1]), (torch.randn(64, 768),), {}
 
 
-def _encoder() -> Made:
+def _encoder() -> FactoryResult:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(384, 6, 1536, batch_first=True, activation="gelu")
     model = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
     return model, (torch.randn(8, 64, 384),), {"dimensions": {"batch": (1, 16)}}
 
 
-def _resnet18() -> Made:
+def _resnet18() -> FactoryResult:
     model, (image, *_), _ = resnet18.build()
     return model, (image[:1].repeat(4, 1, 1, 1),), {"dimensions": {"batch": (1, 8)}}
 
 
-MODELS: dict[str, Callable[[], Made]] = {
+MODELS: dict[str, Callable[[], FactoryResult]] = {
     "digits": digits.build,
     "linears": _linears,
     "encoder": _encoder,
@@ -82,8 +82,8 @@ def main() -> None:
     )  # fmt: skip
 
 
-def _release(made: Made, name: str, scratch: Path) -> handoff.Manifest:
-    model, inputs, options = made
+def _release(result: FactoryResult, name: str, scratch: Path) -> handoff.Manifest:
+    model, inputs, options = result
     if "metric" not in options:
         others = [tuple(_like(one, n) for one in inputs) for n in range(_BATCHES + _SAMPLES)]
         options |= {
@@ -102,10 +102,10 @@ def _release(made: Made, name: str, scratch: Path) -> handoff.Manifest:
 
 def _like(example: torch.Tensor, seed: int) -> torch.Tensor:
     """Return other rows of the example's shape: drawn, or for whole numbers and masks mixed."""
-    made = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     if example.is_floating_point():
-        return torch.randn(example.shape, generator=made)
-    return example[torch.randint(len(example), (len(example),), generator=made)]
+        return torch.randn(example.shape, generator=generator)
+    return example[torch.randint(len(example), (len(example),), generator=generator)]
 
 
 def _row(manifest: handoff.Manifest) -> tuple[str, ...]:
@@ -118,8 +118,8 @@ def _row(manifest: handoff.Manifest) -> tuple[str, ...]:
     if int8 is None:
         why = "; ".join(reason for one in target.candidates for reason in one.reasons)
         return (float32.name, f"none: {why[:200]}", "-", "-", "-", "-")
-    beside = next((t for case, t in eager.items() if case.endswith("example=0")), None)
-    over = f"{beside.over_eager} ({target.chosen})" if beside else "-"
+    on_example = next((t for case, t in eager.items() if case.endswith("example=0")), None)
+    over = f"{on_example.over_eager} ({target.chosen})" if on_example else "-"
     assert int8.metric is not None
     return (
         float32.name, int8.name, _over(int8, float32), over,

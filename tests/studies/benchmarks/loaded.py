@@ -92,7 +92,7 @@ def _openings(built: BuiltRelease, scratch: Path) -> Ratio:
 
 
 def _in_cpp(built: BuiltRelease, scratch: Path) -> list[tuple[str, ...]]:
-    """Return the rows of what the runner tells of itself."""
+    """Return the rows of what the runner measures itself."""
     program, _ = build_runner(Path("infra/runner"), scratch / "programs")
     cases = scratch / "cases.safetensors"
     inputs = {"ids": torch.randint(ITEMS, (1, 20)), "features": torch.randn(1, 64)}
@@ -107,8 +107,8 @@ def _in_cpp(built: BuiltRelease, scratch: Path) -> list[tuple[str, ...]]:
     ]  # fmt: skip
     guards, ratios = [], []
     for _ in range(_PROCESSES):
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        opened = json.loads(told.splitlines()[0])
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        opened = json.loads(output.splitlines()[0])
         guards.append(opened["guard_s"] * 1e6)
         ratios.append((opened["check_s"] + opened["open_s"]) / opened["open_s"])
     low, high = median_interval(_PROCESSES)

@@ -49,22 +49,22 @@ def main() -> None:
     parser.add_argument("--home", type=Path, help="a home with a store that was filled before")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--server", action="append", default=[], help="NAME=VALUE for the server")
-    asked = parser.parse_args()
-    home = asked.home or Path(tempfile.mkdtemp(prefix="handoff-night-", dir="/var/tmp"))
+    args = parser.parse_args()
+    home = args.home or Path(tempfile.mkdtemp(prefix="handoff-night-", dir="/var/tmp"))
     if not (home / "store").exists():
-        filled = fill_store(home, asked.models, unchanged=asked.unchanged)
+        filled = fill_store(home, args.models, unchanged=args.unchanged)
         found, seconds = timed_survey(filled)
         print(f"survey: {1e3 * seconds / len(found.models):.1f} ms a model")
-    settings = dict(pair.split("=", 1) for pair in asked.server)
+    settings = dict(pair.split("=", 1) for pair in args.server)
     outcomes = []
-    with open_deployed(home, asked.faster, **settings) as stack:
-        for text in asked.workers.split(","):
-            scenario = Scenario.parse(text, asked.models, threads=not asked.processes)
-            outcomes.append(play(stack, scenario, asked.faster, asked.limit_s))
+    with open_deployed(home, args.faster, **settings) as stack:
+        for text in args.workers.split(","):
+            scenario = Scenario.parse(text, args.models, threads=not args.processes)
+            outcomes.append(play(stack, scenario, args.faster, args.limit_s))
             show(outcomes[-1:])
-            if asked.json:
-                asked.json.write_text(json.dumps([asdict(one) for one in outcomes], indent=1))
-    if not asked.home:
+            if args.json:
+                args.json.write_text(json.dumps([asdict(one) for one in outcomes], indent=1))
+    if not args.home:
         shutil.rmtree(home)
 
 
@@ -95,7 +95,7 @@ def deploy() -> None:
 
 
 def play(stack: Stack, scenario: Scenario, faster: float, limit_s: float) -> Outcome:
-    """Run one night; give it up after `limit_s`, and tell how far it came."""
+    """Run one night; give it up after `limit_s`, and return how far it came."""
     from prefect.client.orchestration import get_client
 
     meter = Meter(stack)
@@ -158,9 +158,11 @@ def _children(client: SyncPrefectClient, parent: FlowRun) -> list[FlowRun]:
     began = parent.expected_start_time or parent.created
     assert began is not None
     tag = began.strftime("night:%Y%m%dT%H%M%SZ")
-    wanted = FlowRunFilter(tags=FlowRunFilterTags(all_=[tag]))
+    flow_run_filter = FlowRunFilter(tags=FlowRunFilterTags(all_=[tag]))
     found: list[FlowRun] = []
-    while page := client.read_flow_runs(flow_run_filter=wanted, limit=_PAGE, offset=len(found)):
+    while page := client.read_flow_runs(
+        flow_run_filter=flow_run_filter, limit=_PAGE, offset=len(found)
+    ):
         found += page
     waiting = [run.id for run in found if run.state is not None and run.state.is_scheduled()]
     with ThreadPoolExecutor(8) as pool:

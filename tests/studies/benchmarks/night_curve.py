@@ -25,7 +25,7 @@ from tests.studies.benchmarks.night_outcome import Outcome, Scenario, show
 from tests.studies.benchmarks.night_store import fill_store
 
 _MARK = "growth of night"
-# What is told of a night, the exponent that is expected of it, and how it is read.
+# What is printed of a night, the exponent that is expected of it, and how it is read.
 _Row = tuple[str, str, Callable[[Outcome], float]]
 _ROWS: tuple[_Row, ...] = (
     ("seconds, the whole night", "1", lambda one: one.wall_s),
@@ -49,23 +49,23 @@ def main() -> None:
     parser.add_argument("--faster", type=float, default=20.0)
     parser.add_argument("--limit-s", type=float, default=1800.0, help="of each night")
     parser.add_argument("--write", type=Path, help="a file with the marks of the curve")
-    asked = parser.parse_args()
-    require_marks(asked.write, _MARK)
+    args = parser.parse_args()
+    require_marks(args.write, _MARK)
     outcomes: list[Outcome] = []
     loads: list[float] = []
-    for size in map(int, asked.models.split(",")):
+    for size in map(int, args.models.split(",")):
         loads.append(psutil.getloadavg()[0])
-        night = _night(Scenario.parse(asked.workers, size, threads=True), asked.faster,
-                       asked.limit_s)  # fmt: skip
+        night = _night(Scenario.parse(args.workers, size, threads=True), args.faster,
+                       args.limit_s)  # fmt: skip
         show([night])
         if night.done < size:
             print(f"{size} models: {night.done} were done. {night.ended}", file=sys.stderr)
             break
         outcomes.append(night)
-    text = told(outcomes, loads)
+    text = format_curve(outcomes, loads)
     print(text)
-    if asked.write:
-        write_between_marks(asked.write, _MARK, text)
+    if args.write:
+        write_between_marks(args.write, _MARK, text)
 
 
 def _night(scenario: Scenario, faster: float, limit_s: float) -> Outcome:
@@ -76,7 +76,7 @@ def _night(scenario: Scenario, faster: float, limit_s: float) -> Outcome:
             return play(stack, scenario, faster, limit_s)
 
 
-def told(outcomes: Sequence[Outcome], loads: Sequence[float]) -> str:
+def format_curve(outcomes: Sequence[Outcome], loads: Sequence[float]) -> str:
     """Return the curve as a Markdown table, and what it was measured with."""
     if not outcomes:
         return "No night was played to its end."
@@ -84,12 +84,12 @@ def told(outcomes: Sequence[Outcome], loads: Sequence[float]) -> str:
     figures = {name: [value_of(one) for one in outcomes] for name, _, value_of in _ROWS}
     lines = markdown("models", sizes, figures, {name: expected for name, expected, _ in _ROWS})
     first = outcomes[0]
-    told_loads = ", ".join(f"{load:.1f}" for load in loads)
+    loads_before = ", ".join(f"{load:.1f}" for load in loads)
     return "\n".join([
         *lines, "",
         f"{first.scenario.workers} x {first.scenario.slots} slots as threads, a rebuild of "
         f"{recorded_seconds():.0f} s of steps {first.faster:g} times as fast, each number on a new "
-        f"stack. Load before each: {told_loads}.",
+        f"stack. Load before each: {loads_before}.",
     ])  # fmt: skip
 
 

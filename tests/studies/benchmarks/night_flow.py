@@ -65,21 +65,21 @@ RECORDED_S: tuple[tuple[str, float], ...] = (
     ("catalogue", 2.0),
 )
 # The compiler runs beside the reference, which takes longer, and key and look-up beside others.
-_BESIDE = {"open_key", "look_up", "compile_package"}
+_SUBMITTED = {"open_key", "look_up", "compile_package"}
 _WITH_SLUG = {"compile_package", "verify", "probe", "measure", "benchmark", "three_way"}
 
 
 def some_parameters(model: str) -> dict[str, Any]:
     """Return the parameters of a model's run, as large as real ones."""
     plain = to_plain(Recipe())
-    told = RebuildParameters(model=model, version=1, night="20261121T020000Z", recipe=plain,
+    parameters = RebuildParameters(model=model, version=1, night="20261121T020000Z", recipe=plain,
                              changed=["torch 2.14.0 is now 2.15.0"])  # fmt: skip
-    return {"parameters": told.model_dump(mode="json")}
+    return {"parameters": parameters.model_dump(mode="json")}
 
 
 def recorded_seconds() -> float:
     """Return what a rebuild's steps take together, where nothing waits."""
-    return sum(seconds for name, seconds in RECORDED_S if name not in _BESIDE)
+    return sum(seconds for name, seconds in RECORDED_S if name not in _SUBMITTED)
 
 
 @dataclass(frozen=True)
@@ -114,26 +114,26 @@ def append(process: Sleeper, seconds: float) -> None:
 def recompile_model(parameters: RebuildParameters, attempt: Attempt = 1) -> dict[str, Any]:
     """Sleep through a rebuild, and keep the model's row of the night."""
     began = time.monotonic()
-    site, sleeper = host_settings(), Sleeper(float(os.environ[FASTER]))
-    beside = []
+    settings, sleeper = host_settings(), Sleeper(float(os.environ[FASTER]))
+    futures = []
     for name, seconds in RECORDED_S:
         if name == "append":
             append(sleeper, seconds)
             continue
         step = getattr(steps, name)
         arguments = [sleeper, seconds, *([native_cpu_target().slug] if name in _WITH_SLUG else [])]
-        if name in _BESIDE:
-            beside.append(step.submit(*arguments))
+        if name in _SUBMITTED:
+            futures.append(step.submit(*arguments))
         else:
             step(*arguments)
-    for future in beside:
+    for future in futures:
         future.result()
     row = compared("replaced", figures(1, 1.4), figures(2, 1.5), "better", parameters.model)
     if int(parameters.model[-1]):
         # Each row with figures has its trend drawn in the end, which is measured apart.
         row = replace(row, comparisons=())
-    with _registrar(site) as registrar:
-        steps.note_rows(registrar, NoteRowsJob(site.stores, parameters.night, (row,)))
+    with _registrar(settings) as registrar:
+        steps.note_rows(registrar, NoteRowsJob(settings.stores, parameters.night, (row,)))
     return {**_plain(row), "seconds": time.monotonic() - began}
 
 
@@ -142,9 +142,9 @@ def _plain(row: NightRow) -> dict[str, Any]:
 
 
 @contextmanager
-def _registrar(site: HostSettings) -> Iterator[StepProcess]:
+def _registrar(settings: HostSettings) -> Iterator[StepProcess]:
     if os.environ.get(SHARED):
         yield cast(StepProcess, _Here())
     else:
-        with open_registrar(site) as (registrar, _):
+        with open_registrar(settings) as (registrar, _):
             yield registrar

@@ -1,4 +1,4 @@
-"""What a simulated night was, what it took, and how that is told."""
+"""What a simulated night was, what it took, and how that is printed."""
 
 from __future__ import annotations
 

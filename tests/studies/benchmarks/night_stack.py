@@ -58,10 +58,10 @@ class Stack:
 
     def ask(self, query: str) -> str:
         """Return the first value that PostgreSQL answers."""
-        told = self.postgres.environment
+        environment = self.postgres.environment
         connection = psycopg2.connect(
-            host=told["PGHOST"], port=told["PGPORT"], user=told["PGUSER"],
-            password=told["PGPASSWORD"], dbname="postgres",
+            host=environment["PGHOST"], port=environment["PGPORT"], user=environment["PGUSER"],
+            password=environment["PGPASSWORD"], dbname="postgres",
         )  # fmt: skip
         with connection, connection.cursor() as cursor:
             cursor.execute(query)

@@ -31,12 +31,12 @@ def fill_store(home: Path, count: int, *, unchanged: bool) -> SomeRegistry:
     (delivery / "delivery.toml").write_text("# what stands for a delivery\n")
     for model in model_names(count):
         manifest, folder = registry.write(model=model)
-        made = replace(manifest, delivery=digest_folder(delivery))
+        manifest = replace(manifest, delivery=digest_folder(delivery))
         if unchanged:
-            today = fingerprint_release(made.delivery, made.recipe, compiler_name())
-            made = replace(made, fingerprint=today)
-        (folder / "manifest.json").write_bytes(made.to_bytes())
-        registry.register(made, folder, delivery=delivery)
+            today = fingerprint_release(manifest.delivery, manifest.recipe, compiler_name())
+            manifest = replace(manifest, fingerprint=today)
+        (folder / "manifest.json").write_bytes(manifest.to_bytes())
+        registry.register(manifest, folder, delivery=delivery)
         registry.change(PromoteRequest(model, 1, "production"))
     return registry
 

@@ -1,4 +1,4 @@
-"""Runs a command and measures it: seconds, CPU seconds, memory, and what it told."""
+"""Runs a command and measures it: seconds, CPU seconds, memory, and its standard error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 class Run:
     """One run: its seconds, and the peak bytes of its largest process and of the whole tree.
 
-    `first_s` are those until it wrote the first line to standard error, of which `told` is all.
+    `first_s` are those until it wrote the first line to standard error, of which `stderr` is all.
     `cpu_s` are those of all that it started, fork servers and what they forked among them. Memory
     is the proportional set size (shared pages are counted once), sampled twice a second.
     """
@@ -33,12 +33,12 @@ class Run:
     cpu_s: float
     largest_bytes: int
     tree_bytes: int
-    told: str
+    stderr: str
 
 
 def handoff(folder: Path, *arguments: str) -> str:
-    """Run one of handoff's commands with its home below `folder`; return what it told."""
-    return measure(handoff_command(*arguments), folder).told
+    """Run one of handoff's commands with its home below `folder`; return its standard error."""
+    return measure(handoff_command(*arguments), folder).stderr
 
 
 def handoff_command(*arguments: str) -> list[str]:
@@ -59,9 +59,9 @@ def _environment(folder: Path) -> dict[str, str]:
     cache = tempfile.mkdtemp(prefix="cache-", dir=folder)
     scratch = folder / "tmp"
     scratch.mkdir(exist_ok=True)
-    kept = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    inherited = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     return {
-        **kept,
+        **inherited,
         "PYTHONPATH": os.pathsep.join([str(folder), str(Path.cwd())]),
         "HANDOFF_HOME": str(folder / "home"),
         "TORCHINDUCTOR_CACHE_DIR": cache,
@@ -84,8 +84,8 @@ def measure(command: list[str], folder: Path) -> Run:
     peaks = [0, 0]
     sampler = threading.Thread(target=_sample, args=(process.pid, peaks), daemon=True)
     sampler.start()
-    told, first_s = process.stderr.readline(), time.monotonic() - began
-    told += process.stderr.read()
+    stderr, first_s = process.stderr.readline(), time.monotonic() - began
+    stderr += process.stderr.read()
     process.wait()
     wall_s = time.monotonic() - began
     sampler.join()
@@ -94,8 +94,8 @@ def measure(command: list[str], folder: Path) -> Run:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(left.pid, 0)
     if process.returncode:
-        raise RuntimeError(f"{command} ended with {process.returncode}: {told[-2000:]}")
-    return Run(wall_s, first_s, _children_s() - cpu_before, peaks[0], peaks[1], told)
+        raise RuntimeError(f"{command} ended with {process.returncode}: {stderr[-2000:]}")
+    return Run(wall_s, first_s, _children_s() - cpu_before, peaks[0], peaks[1], stderr)
 
 
 def _children_s() -> float:

@@ -37,7 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--counts", default="0,500,2000")
     parser.add_argument("--waiting", type=int, default=200)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
@@ -50,13 +50,13 @@ def main() -> None:
         deploy()
         with get_client(sync_client=True) as client:
             made = 0
-            for count in map(int, asked.counts.split(",")):
+            for count in map(int, args.counts.split(",")):
                 _make_queues(client, range(made, count))
                 made = count
                 rows.append(_poll(stack, client, f"{count} queues"))
                 print(rows[-1], flush=True)
-            _let_wait(client, asked.waiting)
-            rows.append(_poll(stack, client, f"{made} queues, {asked.waiting} runs wait"))
+            _let_wait(client, args.waiting)
+            rows.append(_poll(stack, client, f"{made} queues, {args.waiting} runs wait"))
     columns = ("", "poll ms", "range ms", "server CPU ms", "PostgreSQL CPU ms", "answer kB", "load")
     print_table("", columns, rows)
 
@@ -88,12 +88,12 @@ def _poll(stack: Stack, client: SyncPrefectClient, what: str) -> tuple[str, ...]
     took, size = [], 0
     before, began = meter.cpu_seconds(), time.monotonic()
     for _ in range(_POLLS):
-        asked = time.monotonic()
+        polled = time.monotonic()
         then = (datetime.now(UTC) + timedelta(seconds=10)).isoformat()
         answer = client._client.post(
             f"/work_pools/{_POOL}/get_scheduled_flow_runs", json={"scheduled_before": then}
         )
-        took.append(1e3 * (time.monotonic() - asked))
+        took.append(1e3 * (time.monotonic() - polled))
         size = len(answer.content)
     time.sleep(_SETTLE_S)
     after, seconds = meter.cpu_seconds(), time.monotonic() - began

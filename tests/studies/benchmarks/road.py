@@ -48,11 +48,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model", action="append", choices=("resnet18", "user_model"))
-    given = parser.parse_args()
-    for model in given.model or ("resnet18", "user_model"):
+    args = parser.parse_args()
+    for model in args.model or ("resnet18", "user_model"):
         load = psutil.getloadavg()[0]
         with tempfile.TemporaryDirectory(prefix="handoff-bench-") as scratch:
-            rounds = _rounds(Path(scratch), model, given.rounds)
+            rounds = _rounds(Path(scratch), model, args.rounds)
             starts = _starts(Path(scratch))
         _print(model, rounds, load)
         first = statistics.median(one[FULL].first_s for one in rounds)
@@ -106,7 +106,7 @@ def _print(model: str, rounds: list[dict[str, Run]], load: float) -> None:
     kinds = list(rounds[0])
     seconds = {kind: [one[kind].wall_s for one in rounds] for kind in kinds}
     steps = {
-        kind: [step_seconds(one[kind].told) for one in rounds] for kind in kinds if kind != BARE
+        kind: [step_seconds(one[kind].stderr) for one in rounds] for kind in kinds if kind != BARE
     }
     rows = [
         (kind, f"{statistics.median(seconds[kind]):.1f}", f"{_median_cpu(rounds, kind):.1f}",

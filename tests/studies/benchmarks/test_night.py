@@ -1,11 +1,11 @@
-"""How a simulated night is told: its curve, and what was used in it."""
+"""What is printed of a simulated night: its curve, and what was used in it."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from tests.studies.benchmarks.night_counts import Counts
-from tests.studies.benchmarks.night_curve import told
+from tests.studies.benchmarks.night_curve import format_curve
 from tests.studies.benchmarks.night_flow import RECORDED_S, recorded_seconds
 from tests.studies.benchmarks.night_outcome import Outcome, Scenario
 
@@ -23,7 +23,7 @@ def outcome(models: int, **changes: float) -> Outcome:
 
 
 def test_a_night_that_takes_twice_as_long_for_twice_as_many_is_linear_and_its_memory_flat() -> None:
-    lines = told([outcome(50), outcome(100)], [0.25, 1.0]).splitlines()
+    lines = format_curve([outcome(50), outcome(100)], [0.25, 1.0]).splitlines()
     assert lines[0] == "| models | 50 | 100 | exponent at the end | expected |"
     assert lines[2] == "| seconds, the whole night | 50 | 100 | 1.00 | 1 |"
     assert "| models a minute | 60 | 60 | 0.00 | 0 |" in lines
@@ -33,12 +33,12 @@ def test_a_night_that_takes_twice_as_long_for_twice_as_many_is_linear_and_its_me
 
 def test_the_exponent_is_that_between_the_last_two() -> None:
     nights = [outcome(10, wall_s=500), outcome(100, wall_s=100), outcome(200, wall_s=400)]
-    assert told(nights, [0.0]).splitlines()[2].endswith("| 500 | 100 | 400 | 2.00 | 1 |")
+    assert format_curve(nights, [0.0]).splitlines()[2].endswith("| 500 | 100 | 400 | 2.00 | 1 |")
 
 
 def test_one_night_alone_has_no_exponent_and_none_no_table() -> None:
-    assert "| seconds, the whole night | 50 | - | 1 |" in told([outcome(50)], [0.0])
-    assert told([], []) == "No night was played to its end."
+    assert "| seconds, the whole night | 50 | - | 1 |" in format_curve([outcome(50)], [0.0])
+    assert format_curve([], []) == "No night was played to its end."
 
 
 def test_what_a_night_has_used_is_what_was_counted_between() -> None:

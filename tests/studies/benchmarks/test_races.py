@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.studies.benchmarks.failures import NotMadeError, told_of
+from tests.studies.benchmarks.failures import NotMadeError, describe_failure
 from tests.studies.benchmarks.served.racer import difference
 from tests.studies.benchmarks.served.turns import Race, Ratio, TimedCall, hold_quietly, run_in_turns
 
@@ -38,14 +38,14 @@ def test_a_difference_is_told_where_every_race_has_seen_it() -> None:
     # However much a race's own rounds differ.
     clear, wide, slower = Ratio(2.0, 1.9, 2.1), Ratio(1.2, 0.7, 1.9), Ratio(0.9, 0.8, 0.95)
     assert Ratio.across([clear, wide, clear]) == Ratio(2.0, 1.2, 2.0)
-    assert Ratio.across([clear, wide, clear]).is_told
-    assert not Ratio.across([wide, slower]).is_told
+    assert Ratio.across([clear, wide, clear]).is_significant
+    assert not Ratio.across([wide, slower]).is_significant
 
 
 def test_a_race_beside_other_work_is_held_again_and_the_quietest_count() -> None:
     others = iter([0.0, 0.5, 0.02, 0.3, 0.01])
-    held = hold_quietly(lambda: Race({}, next(others)), 3)
-    assert [race.others for race in held] == [0.0, 0.01, 0.02]
+    finished = hold_quietly(lambda: Race({}, next(others)), 3)
+    assert [race.others for race in finished] == [0.0, 0.01, 0.02]
     assert next(others, None) is None
 
 
@@ -100,6 +100,6 @@ def test_nan_and_infinities_are_compared_and_never_forgiven(
 def test_a_failure_is_told_by_the_lines_that_say_something() -> None:
     # As OpenVINO's begin.
     text = "Exception from src/inference/src/cpp/core.cpp:132:\nFrontEnd failed.\n\nNo GRU\n"
-    assert told_of(RuntimeError(text)) == "RuntimeError: FrontEnd failed. No GRU"
-    assert told_of(NotMadeError("it is no model")) == "it is no model"
-    assert len(told_of(ValueError("x" * 1000))) == 300
+    assert describe_failure(RuntimeError(text)) == "RuntimeError: FrontEnd failed. No GRU"
+    assert describe_failure(NotMadeError("it is no model")) == "it is no model"
+    assert len(describe_failure(ValueError("x" * 1000))) == 300

@@ -1,4 +1,4 @@
-"""The seeds' protocol: what is timed, what is told of it, and what the goals make of it."""
+"""The seeds' protocol: what is timed, what is printed of it, and what the goals make of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from handoff.artifacts.recipe.compatibility import Fit
 from handoff.artifacts.recipe.target import native_cpu_target
 from tests.studies.benchmarks.seeds import measuring
-from tests.studies.benchmarks.seeds.asked import Played, Playing, read_record, write_record
+from tests.studies.benchmarks.seeds.asked import PlayJob, PlayResult, read_record, write_record
 from tests.studies.benchmarks.seeds.contestants import (
     CROSS,
     EAGER,
@@ -26,30 +26,30 @@ from tests.studies.benchmarks.seeds.contestants import (
 )
 from tests.studies.benchmarks.seeds.goals import GOALS, verdicts
 from tests.studies.benchmarks.seeds.making import FIT_FILE, NotMade
-from tests.studies.benchmarks.seeds.measured import Measured, add, keep, read_kept
-from tests.studies.benchmarks.seeds.measuring import Asked, measure, prepare_package
+from tests.studies.benchmarks.seeds.measured import Measurement, add, keep, read_kept
+from tests.studies.benchmarks.seeds.measuring import MeasureOptions, measure, prepare_package
 from tests.studies.benchmarks.seeds.onnx_runtime import ProviderMissing, require_provider
 from tests.studies.benchmarks.seeds.playing import largest_difference, take_turns
+from tests.studies.benchmarks.seeds.report import mean_rows, missing_lines, rows_of, title_of
 from tests.studies.benchmarks.seeds.subjects import expand, find_subject
-from tests.studies.benchmarks.seeds.told import mean_rows, missing_lines, rows_of, title_of
 from tests.tasks.compile.cross import models as cross_models
 
 
-def played(**speeds: float) -> Played:
+def played(**speeds: float) -> PlayResult:
     """Return what a process saw in which eager took a second, and others as many times less."""
     names = {"eager": EAGER, "native": NATIVE, "cross": CROSS, "elsewhere": ELSEWHERE,
              "torchscript": "TorchScript", "last": f"{HANDOFF}channels-last"}  # fmt: skip
     seconds: dict[str, tuple[float, ...]] = {
         names[name]: (1.0 / speed,) * 4 for name, speed in {"eager": 1.0, **speeds}.items()
     }
-    return Played("a GPU", 0.5, seconds, dict.fromkeys(seconds, 1e-6), {})
+    return PlayResult("a GPU", 0.5, seconds, dict.fromkeys(seconds, 1e-6), {})
 
 
 def measured(
-    *processes: Played, model: str = "resnet18", precision: str = "float32", device: str = "cuda",
-    missing: dict[str, str] | None = None,
-) -> Measured:  # fmt: skip
-    return Measured(model, 8, precision, device, 8, 0.2, processes, missing or {})
+    *processes: PlayResult, model: str = "resnet18", precision: str = "float32",
+    device: str = "cuda", missing: dict[str, str] | None = None,
+) -> Measurement:  # fmt: skip
+    return Measurement(model, 8, precision, device, 8, 0.2, processes, missing or {})
 
 
 def test_a_process_is_one_observation_and_the_median_is_told_with_all_of_them() -> None:
@@ -81,8 +81,11 @@ def test_who_is_missing_is_told_with_the_reason() -> None:
 
 def test_onnx_runtime_without_cuda_says_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = types.ModuleType("onnxruntime")
-    told = {"__version__": "1.32.0", "get_available_providers": lambda: ["CPUExecutionProvider"]}
-    installed.__dict__.update(told)
+    attributes = {
+        "__version__": "1.32.0",
+        "get_available_providers": lambda: ["CPUExecutionProvider"],
+    }
+    installed.__dict__.update(attributes)
     monkeypatch.setitem(sys.modules, "onnxruntime", installed)
     require_provider("cpu")
     with pytest.raises(ProviderMissing, match=r"1\.32\.0 has no CUDAExecutionProvider, but CPU"):
@@ -181,26 +184,26 @@ def test_a_nan_on_one_side_alone_and_another_shape_are_no_small_difference() -> 
 def test_who_ends_the_process_while_being_opened_is_left_out_of_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs: list[Playing] = []
+    jobs: list[PlayJob] = []
 
     def run(module: str, record: Path, environment: dict[str, str], limit_s: float) -> None:
-        jobs.append(job := read_record(Playing, record))
+        jobs.append(job := read_record(PlayJob, record))
         if "TorchScript" not in job.without:
             job.opening.write_text("TorchScript")
             raise NotMade("its process ended with -11")
         write_record(job.to, played(native=2.0))
 
     monkeypatch.setattr(measuring, "run_apart", run)
-    asked = Asked("cpu", native_cpu_target().slug, 4, 0, 1)
-    work = measuring._Work(find_subject("user_model"), "float32", asked, tmp_path)
+    options = MeasureOptions("cpu", native_cpu_target().slug, 4, 0, 1)
+    work = measuring._Work(find_subject("user_model"), "float32", options, tmp_path)
     assert measuring._play(work, 0) == played(native=2.0)
     assert work.missing == {"TorchScript": "its process ended with -11"}
     assert len(jobs) == 2
 
 
 def test_a_package_from_elsewhere_takes_part_where_it_fits(tmp_path: Path) -> None:
-    asked = Asked("cuda", "cuda-sm90", 4, 0, 1, packages=tmp_path)
-    work = measuring._Work(find_subject("user_model"), "bf16", asked, tmp_path)
+    options = MeasureOptions("cuda", "cuda-sm90", 4, 0, 1, packages=tmp_path)
+    work = measuring._Work(find_subject("user_model"), "bf16", options, tmp_path)
     measuring._take_package(work, tmp_path)
     assert work.missing.pop(ELSEWHERE).startswith("there is no ")
     folder = tmp_path / "user_model-bf16-cuda-sm90"
@@ -227,8 +230,10 @@ def test_the_corpus_transformers_have_one_word() -> None:
 @pytest.mark.long
 def test_the_protocol_runs_from_a_model_to_its_seconds(tmp_path: Path) -> None:
     left = [name for name in from_files("cpu") if name != NATIVE]
-    asked = Asked("cpu", native_cpu_target().slug, 4, 4, 1, (*left, "torch.compile max-autotune"))
-    one = measure(find_subject("user_model"), "float32", asked, tmp_path)
+    options = MeasureOptions(
+        "cpu", native_cpu_target().slug, 4, 4, 1, (*left, "torch.compile max-autotune")
+    )
+    one = measure(find_subject("user_model"), "float32", options, tmp_path)
     assert one.contestants == (EAGER, "TorchScript", NATIVE)
     assert not one.missing
     assert one.apart(NATIVE) < 1e-5
@@ -239,8 +244,8 @@ def test_the_protocol_runs_from_a_model_to_its_seconds(tmp_path: Path) -> None:
 @pytest.mark.long
 @cross_models.needs_known_torch
 def test_a_package_for_a_gpu_is_made_by_a_process_that_sees_none(tmp_path: Path) -> None:
-    asked = Asked("cuda", "cuda-sm90", 4, 0, 1)
-    folder = prepare_package(find_subject("user_model"), "float32", asked, tmp_path)
+    options = MeasureOptions("cuda", "cuda-sm90", 4, 0, 1)
+    folder = prepare_package(find_subject("user_model"), "float32", options, tmp_path)
     assert folder == tmp_path / "user_model-float32-cuda-sm90"
     assert {path.name for path in folder.iterdir()} == {"model.so", FIT_FILE}
     assert read_record(Fit, folder / FIT_FILE).gpu_capability == 90

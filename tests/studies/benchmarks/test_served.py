@@ -11,10 +11,10 @@ import torch
 
 from handoff.artifacts.recipe.target import host_cpu_flags
 from tests.processors import needs_int8
-from tests.studies.benchmarks.served.__main__ import tell, unknown_among
+from tests.studies.benchmarks.served.__main__ import format_standings, unknown_among
 from tests.studies.benchmarks.served.build import PRECISIONS, brought_along, recipe_of, target_of
 from tests.studies.benchmarks.served.competitors import COMPETITORS, RIVALS
-from tests.studies.benchmarks.served.conditions import Conditions, told_of
+from tests.studies.benchmarks.served.conditions import Conditions, format_conditions
 from tests.studies.benchmarks.served.race import HANDOFF, HANDOFF_FLOAT32
 from tests.studies.benchmarks.served.standing import (
     Standing,
@@ -110,9 +110,9 @@ def test_a_name_that_is_no_models_is_refused() -> None:
 
 def test_rows_that_were_raced_alike_share_a_line_and_others_are_named() -> None:
     older = replace(CONDITIONS, commit="306ea7a+changes")
-    (line,) = told_of({"bert": CONDITIONS, "dlrm": CONDITIONS})
+    (line,) = format_conditions({"bert": CONDITIONS, "dlrm": CONDITIONS})
     assert line == "2026-11-23, commit 8a51019, AMD EPYC, 2 threads on 2 cores, torch 2.15.0."
-    lines = told_of({"bert": CONDITIONS, "dlrm": older, "tft": CONDITIONS})
+    lines = format_conditions({"bert": CONDITIONS, "dlrm": older, "tft": CONDITIONS})
     assert [line.rpartition(": ")[2] for line in lines] == ["bert, tft.", "dlrm."]
     assert "commit 306ea7a+changes, packages of 8a51019" in lines[1]
 
@@ -207,6 +207,6 @@ def test_a_row_of_races_becomes_a_standing_that_is_told_whole() -> None:
     assert found.over_eager[HANDOFF].value == 4.0
     assert found.against_best == Ratio(2.0, 2.0, 2.0)
     assert (found.rounds, found.others) == ((2, 2), 0.04)
-    text = tell([found])
+    text = format_standings([found])
     assert text.startswith(f"{found.conditions}.\n\n| model |")
     assert text.endswith("- bert, TorchScript: no")

@@ -60,25 +60,25 @@ def main() -> None:
     parser.add_argument("--factory", default="examples.resnet18:build")
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     rounds: list[list[Build]] = []
     with tempfile.TemporaryDirectory(prefix="handoff-bench-", dir="/var/tmp") as scratch:
         folder = Path(scratch)
-        handoff(folder, "deliver", asked.factory, "--to", str(folder / "delivery"))
-        program = None if asked.whole else _optimize(folder)
+        handoff(folder, "deliver", args.factory, "--to", str(folder / "delivery"))
+        program = None if args.whole else _optimize(folder)
 
         def build(targets: tuple[str, ...]) -> Build:
             return _compile(folder, program, targets) if program else _release(folder, targets)
 
         build(_SLUGS)
-        for number in range(asked.rounds):
+        for number in range(args.rounds):
             rounds.append([])
             for kind in in_turn(_KINDS, number):
                 rounds[-1].append(build(kind))
                 print(rounds[-1][-1], flush=True)
-                if asked.json:
-                    asked.json.write_text(json.dumps([[vars(r) for r in e] for e in rounds]))
-    _print(rounds, _VERBS if asked.whole else ("CPU cpu-avx512", "CPU cpu-avx2"))
+                if args.json:
+                    args.json.write_text(json.dumps([[vars(r) for r in e] for e in rounds]))
+    _print(rounds, _VERBS if args.whole else ("CPU cpu-avx512", "CPU cpu-avx2"))
 
 
 def in_turn(kinds: Sequence[T], number: int) -> list[T]:
@@ -128,7 +128,7 @@ def _release(folder: Path, targets: tuple[str, ...]) -> Build:
     delivery = str(folder / "delivery")
     command = handoff_command("release", delivery, "--recipe", str(recipe), "--rebuild")
     run = measure(command, folder)
-    return Build(targets, run.wall_s, step_seconds(run.told), load)
+    return Build(targets, run.wall_s, step_seconds(run.stderr), load)
 
 
 def _print(rounds: list[list[Build]], parts: Sequence[str]) -> None:

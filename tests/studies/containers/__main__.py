@@ -20,16 +20,16 @@ from tests.studies.containers.receiver import receiving
 from tests.studies.containers.running import (
     BESIDE,
     Run,
-    listen_beside,
+    listen_for_containers,
     log_of,
     make_images,
-    sightings_of,
+    result_log_of,
 )
 from tests.studies.containers.stack import BLOCK
 from tests.studies.containers.trial import try_all
 
 
-def _lacking(folder: Path) -> list[str]:
+def _missing_requirements(folder: Path) -> list[str]:
     return machine.missing(
         folder, TOOLS / "docker-compose", user=os.geteuid(), release=machine.os_release(),
         path=f"{os.environ['PATH']}:/usr/sbin:/sbin",
@@ -37,7 +37,7 @@ def _lacking(folder: Path) -> list[str]:
 
 
 def _make_images(folder: Path) -> None:
-    log, seen = log_of(folder), sightings_of(folder)
+    log, seen = log_of(folder), result_log_of(folder)
     engine = find_engine(folder, log)
     with seen.trying("compose") as row:
         row.note(log.run([str(TOOLS / "docker-compose"), "version", "--short"]).strip())
@@ -46,17 +46,17 @@ def _make_images(folder: Path) -> None:
 
 
 def _try_stack(folder: Path) -> None:
-    listen_beside()
+    listen_for_containers()
     engine = find_engine(folder, log_of(folder))
     with engine.running(with_networks=True), receiving(BESIDE) as receiver:
         stack = ComposedStack(engine, folder / "containers")
         stack.make_files({"NOTIFY": BLOCK})
-        try_all(stack, sightings_of(folder), receiver)
+        try_all(stack, result_log_of(folder), receiver)
 
 
 RUN = Run(
     "stack-run", "tests.studies.containers", {"images": _make_images, "trial": _try_stack},
-    frozenset({"trial"}), _lacking,
+    frozenset({"trial"}), _missing_requirements,
 )  # fmt: skip
 
 if __name__ == "__main__":

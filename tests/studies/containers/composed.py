@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.infra.stack.stack_files import TOOLS
-from tests.studies.containers.seen import Failed
+from tests.studies.containers.seen import TrialFailed
 from tests.studies.containers.stack import Stack
 
 METRICS = "http://127.0.0.1:9464/metrics"
@@ -49,13 +49,13 @@ class ComposedStack(Stack):
         for one in self.containers():
             if one["Config"]["Labels"][SERVICE] == service:
                 return one
-        raise Failed(f"there is no container of {service}")
+        raise TrialFailed(f"there is no container of {service}")
 
     def wait_healthy(self, service: str, limit_s: float = 240) -> float:
         """Return the seconds that it took until the service was healthy."""
         began = time.monotonic()
         while self.container(service)["State"].get("Health", {}).get("Status") != "healthy":
             if time.monotonic() - began > limit_s:
-                raise Failed(f"{service} wasn't healthy within {limit_s:.0f} s")
+                raise TrialFailed(f"{service} wasn't healthy within {limit_s:.0f} s")
             time.sleep(1)
         return time.monotonic() - began

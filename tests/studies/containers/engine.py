@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.studies.containers.namespaces import cgroup_of
-from tests.studies.containers.seen import Failed, Log
+from tests.studies.containers.seen import Log, TrialFailed
 
 # The default seccomp profile lets Landlock through since this one; compose's `pre_stop` needs it.
 _OLDEST = 23
@@ -45,28 +45,28 @@ class Engine:
         return {**os.environ, "PATH": self.path, "DOCKER_HOST": self.host, "DOCKER_BUILDKIT": "0"}
 
     def docker(self, *words: str, limit_s: float = 120) -> str:
-        """Run the client; return what it printed. Raises `Failed` with what it said."""
+        """Run the client; return what it printed. Raises `TrialFailed` with what it said."""
         return self.log.run(["docker", *words], environment=self.environment, limit_s=limit_s)
 
     def ask(self, *words: str) -> str:
         """Run the client without a word in the log: some is asked every second, or is secret.
 
-        Raises `Failed` with what it said.
+        Raises `TrialFailed` with what it said.
         """
-        asked = subprocess.run(
+        done = subprocess.run(
             ["docker", *words], env=self.environment, capture_output=True, text=True, check=False
         )
-        if asked.returncode:
-            raise Failed(f"docker {words[0]}: {' '.join(asked.stderr.split())[-300:]}")
-        return asked.stdout
+        if done.returncode:
+            raise TrialFailed(f"docker {words[0]}: {' '.join(done.stderr.split())[-300:]}")
+        return done.stdout
 
     def knows(self, image: str) -> bool:
-        """Tell whether it has an image of that name."""
-        asked = subprocess.run(
+        """Return whether it has an image of that name."""
+        done = subprocess.run(
             ["docker", "image", "inspect", image], env=self.environment, capture_output=True,
             check=False,
         )  # fmt: skip
-        return asked.returncode == 0
+        return done.returncode == 0
 
     @contextmanager
     def running(self, *, with_networks: bool, runtime: Path | None = None) -> Iterator[None]:
@@ -106,9 +106,9 @@ class Engine:
 
     def _wait(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + _START_LIMIT_S
-        asked = ["docker", "version", "--format", "{{.Server.Version}}"]
+        command = ["docker", "version", "--format", "{{.Server.Version}}"]
         while subprocess.run(
-            asked, env=self.environment, capture_output=True, check=False
+            command, env=self.environment, capture_output=True, check=False
         ).returncode:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the engine didn't start: {self.folder}/engine.log says why")
@@ -141,16 +141,18 @@ def _version_of(program: str | None) -> int:
     return int(found[1]) if found else 0
 
 
-def debian_site(told: str) -> str:
-    """Return where Debian's releases lie, by what apt tells of its sources: `main oldstable SITE`.
+def debian_site(sources: str) -> str:
+    """Return where Debian's releases lie, by apt's list of its sources: `main oldstable SITE`.
 
-    Raises `Failed` where none is told, as before `apt-get update`.
+    Raises `TrialFailed` where none is listed, as before `apt-get update`.
     """
-    for line in told.splitlines():
-        component, suite, site = [*line.split(), "", "", ""][:3]
-        if component == "main" and site and "-" not in suite:
-            return site
-    raise Failed(f"expected Debian's own source among apt's, got {told[:200]!r}: apt-get update")
+    for line in sources.splitlines():
+        component, suite, address = [*line.split(), "", "", ""][:3]
+        if component == "main" and address and "-" not in suite:
+            return address
+    raise TrialFailed(
+        f"expected Debian's own source among apt's, got {sources[:200]!r}: apt-get update"
+    )
 
 
 def apt_apart(apt: Path, kind: str, suite: str, log: Log) -> list[str]:

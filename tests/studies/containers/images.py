@@ -13,13 +13,13 @@ from pathlib import Path
 
 from tests.infra.stack.stack_files import REPOSITORY, STACK, services
 from tests.studies.containers.engine import Engine
-from tests.studies.containers.seen import Failed, Row
+from tests.studies.containers.seen import Row, TrialFailed
 
 STANDINS = Path(__file__).parent / "standins"
 # The last part of an image's name, and what stands in for it.
 _STANDINS = {"postgres": "postgres", "minio": "s3", "caddy": "caddy"}
-# What the machine's own programs are told of indexes, proxies and authorities, pip's too.
-_TOLD = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf")
+# The machine's own settings of indexes and authorities, pip's too.
+_NETWORK_FILES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf")
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
@@ -53,14 +53,19 @@ def prepare_base(engine: Engine, row: Row) -> None:
         archive = engine.folder / "base.tar"
         copies = [
             f"--customize-hook=copy-in {path} {Path(path).parent}"
-            for path in _TOLD if Path(path).exists()
+            for path in _NETWORK_FILES if Path(path).exists()
         ]  # fmt: skip
         packages = "ca-certificates,python3,python3-venv,python3-pip"
         words = ["mmdebstrap", "--variant=minbase", f"--include={packages}", *copies]
         engine.log.run([*words, "bookworm", str(archive)], limit_s=1200)
         # Of an environment of its own pip believes in no authority but those it brings.
-        told = ["--change", f"ENV PIP_CERT={_TOLD[0]}", "--change", "LABEL standin=debian"]
-        engine.docker("import", *told, str(archive), image, limit_s=300)
+        changes = [
+            "--change",
+            f"ENV PIP_CERT={_NETWORK_FILES[0]}",
+            "--change",
+            "LABEL standin=debian",
+        ]
+        engine.docker("import", *changes, str(archive), image, limit_s=300)
         archive.unlink()
         row.note("Debian 12 by mmdebstrap in its place")
 
@@ -83,14 +88,14 @@ def build_own(engine: Engine, image: str, row: Row) -> None:
 
 
 def _is_had(engine: Engine, image: str, row: Row) -> bool:
-    """Tell whether it is there, or can be pulled; an earlier run's stand-in is there, too."""
+    """Return whether it is there, or can be pulled; an earlier run's stand-in is there, too."""
     if engine.knows(image):
         inspected = engine.docker("image", "inspect", "--format", "{{.Config.Labels}}", image)
         row.note("a stand-in of an earlier run" if "standin" in inspected else "pulled earlier")
         return True
     try:
         engine.docker("pull", "--quiet", image, limit_s=1800)
-    except Failed:
+    except TrialFailed:
         row.note("its registry can't be reached")
         return False
     row.note("pulled")

@@ -25,7 +25,7 @@ from tests.studies.containers.images import (
     prepare_foreign,
 )
 from tests.studies.containers.namespaces import left_of, run_apart
-from tests.studies.containers.seen import Failed, Log, Row, Sightings, table
+from tests.studies.containers.seen import Log, ResultLog, Row, TrialFailed, table
 
 # Where containers reach what listens beside them: a loopback address of the namespace.
 BESIDE = "10.210.255.1"
@@ -35,7 +35,7 @@ BESIDE = "10.210.255.1"
 class Run:
     """A run's name, which its command and its table have, and its parts in their order.
 
-    Each part is given the folder; those of `apart` have a network of their own. `lacking` says in
+    Each part is given the folder; those of `apart` have a network of their own. `missing` says in
     sentences what this machine lacks.
     """
 
@@ -43,7 +43,7 @@ class Run:
     module: str
     parts: Mapping[str, Callable[[Path], None]]
     apart: frozenset[str]
-    lacking: Callable[[Path], list[str]]
+    missing: Callable[[Path], list[str]]
 
     def main(self) -> int:
         """Carry out a whole run, or the part that `run_apart` has started."""
@@ -52,21 +52,21 @@ class Run:
         parser.add_argument("--anew", action="store_true")
         parser.add_argument("--write", type=Path)
         parser.add_argument("--part", choices=tuple(self.parts), help=argparse.SUPPRESS)
-        given = parser.parse_args()
-        folder: Path = given.folder.absolute()
-        if given.part:
-            return self._part(given.part, folder)
-        require_marks(given.write, self.name)
-        lacks = self.lacking(folder)
-        for lack in lacks:
-            print(f"{self.name}: {lack}", file=sys.stderr)
-        return 69 if lacks else self._whole(folder, is_anew=given.anew, write=given.write)
+        args = parser.parse_args()
+        folder: Path = args.folder.absolute()
+        if args.part:
+            return self._part(args.part, folder)
+        require_marks(args.write, self.name)
+        findings = self.missing(folder)
+        for finding in findings:
+            print(f"{self.name}: {finding}", file=sys.stderr)
+        return 69 if findings else self._run_parts(folder, is_anew=args.anew, write=args.write)
 
-    def _whole(self, folder: Path, *, is_anew: bool, write: Path | None) -> int:
+    def _run_parts(self, folder: Path, *, is_anew: bool, write: Path | None) -> int:
         if is_anew:
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        log, seen = log_of(folder), sightings_of(folder)
+        log, seen = log_of(folder), result_log_of(folder)
         for name in ("log", "seen.jsonl", "engine.log", "services.log"):
             (folder / name).unlink(missing_ok=True)
         began, code = time.monotonic(), 0
@@ -80,15 +80,19 @@ class Run:
                 left = left_of(folder)
                 row.require(not left, f"left: {', '.join(left)}")
                 row.note("no process, mount, network or control group")
-        except Failed:
+        except TrialFailed:
             code = code or 1
         rows = seen.rows()
         minutes = (time.monotonic() - began) / 60
         here = machine.describe(machine.os_release())
-        told = [*table(rows), "", f"{minutes:.0f} minutes on {here}, {datetime.now(UTC):%Y-%m-%d}."]
-        print("\n".join(["", *told, "", f"Every command and its output: {log.path}"]), flush=True)
+        lines = [
+            *table(rows),
+            "",
+            f"{minutes:.0f} minutes on {here}, {datetime.now(UTC):%Y-%m-%d}.",
+        ]
+        print("\n".join(["", *lines, "", f"Every command and its output: {log.path}"]), flush=True)
         if write:
-            write_between_marks(write, self.name, "\n".join(told))
+            write_between_marks(write, self.name, "\n".join(lines))
         return code or int(not all(row.is_ok for row in rows))
 
     def _part(self, part: str, folder: Path) -> int:
@@ -97,7 +101,7 @@ class Run:
             self.parts[part](folder)
         except KeyboardInterrupt:
             return 130
-        except (Failed, OSError, RuntimeError) as error:
+        except (TrialFailed, OSError, RuntimeError) as error:
             log_of(folder).say(f"{self.name}: {error}")
             return 1
         return 0
@@ -113,12 +117,12 @@ def log_of(folder: Path) -> Log:
     return Log(folder / "log")
 
 
-def sightings_of(folder: Path) -> Sightings:
+def result_log_of(folder: Path) -> ResultLog:
     """Return what a run sees."""
-    return Sightings(folder / "seen.jsonl", log_of(folder))
+    return ResultLog(folder / "seen.jsonl", log_of(folder))
 
 
-def make_images(engine: Engine, seen: Sightings) -> None:
+def make_images(engine: Engine, seen: ResultLog) -> None:
     """Have the engine hold every image of compose.yaml; it runs without a network of its own."""
     with seen.trying("engine") as row:
         version = engine.docker("version", "--format", "{{.Server.Version}}").strip()
@@ -135,7 +139,7 @@ def make_images(engine: Engine, seen: Sightings) -> None:
             attempt(row)
 
 
-def listen_beside() -> None:
+def listen_for_containers() -> None:
     """Let containers reach what listens in this namespace."""
     for words in (["link", "set", "lo", "up"], ["addr", "add", f"{BESIDE}/32", "dev", "lo"]):
         subprocess.run(["ip", *words], check=True)

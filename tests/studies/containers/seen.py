@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 
-class Failed(Exception):
+class TrialFailed(Exception):
     """Something wasn't as it should be; the message says what was seen in its place."""
 
 
@@ -39,7 +39,7 @@ class Log:
     ) -> str:
         """Run a command; return what it printed.
 
-        Raises `Failed` with its last lines when it ends with another exit code than expected.
+        Raises `TrialFailed` with its last lines when it ends with another exit code than expected.
         """
         self._add(f"{time.strftime('%H:%M:%S')} $ {shlex.join(command)}\n")
         before = self.path.stat().st_size
@@ -50,7 +50,7 @@ class Log:
                     stdout=subprocess.PIPE, stderr=errors, check=False, timeout=limit_s,
                 )  # fmt: skip
             except subprocess.TimeoutExpired:
-                raise Failed(f"{command[0]} took more than {limit_s:.0f} s") from None
+                raise TrialFailed(f"{command[0]} took more than {limit_s:.0f} s") from None
         printed = done.stdout.decode("utf-8", "replace")
         self._add(printed)
         if done.returncode != expected:
@@ -58,7 +58,7 @@ class Log:
             said = " ".join(
                 self.path.read_bytes()[before:][-400:].decode("utf-8", "replace").split()
             )
-            raise Failed(f"{words}: exit code {done.returncode}, expected {expected}: {said}")
+            raise TrialFailed(f"{words}: exit code {done.returncode}, expected {expected}: {said}")
         return printed
 
     def _add(self, text: str) -> None:
@@ -80,13 +80,13 @@ class Row:
         self.seen.append(text)
 
     def require(self, is_so: object, otherwise: str) -> None:
-        """Raise `Failed` with what was seen in its place, if it isn't so."""
+        """Raise `TrialFailed` with what was seen in its place, if it isn't so."""
         if not is_so:
-            raise Failed(otherwise)
+            raise TrialFailed(otherwise)
 
 
 @dataclass(frozen=True)
-class Sightings:
+class ResultLog:
     """The rows of a run, in a file: they outlive the process that was killed."""
 
     path: Path
@@ -101,7 +101,7 @@ class Sightings:
             yield row
             row.is_ok = True
         except Exception as error:
-            row.note(f"{error}" if isinstance(error, Failed) else f"{error!r}")
+            row.note(f"{error}" if isinstance(error, TrialFailed) else f"{error!r}")
             raise
         except BaseException:
             row.note("interrupted")

@@ -17,7 +17,7 @@ from tests.infra.stack.stack_files import STACK, example_commands
 from tests.infra.stack.stack_processes import status_of
 from tests.studies.containers.engine import Engine
 from tests.studies.containers.images import copy_files
-from tests.studies.containers.seen import Failed
+from tests.studies.containers.seen import TrialFailed
 
 PREFECT, MLFLOW, S3 = (f"http://127.0.0.1:{port}" for port in (4200, 5000, 9000))
 BLOCK = "custom-webhook/beside"
@@ -43,7 +43,7 @@ class Stack:
     folder: Path
 
     @property
-    def desk(self) -> Path:
+    def client_folder(self) -> Path:
         """Where somebody outside works, whose home remembers the ledgers of this stack alone."""
         return self.engine.folder / "desk"
 
@@ -55,9 +55,9 @@ class Stack:
 
     def make_files(self, changed: dict[str, str]) -> None:
         """Make `.env`, keys and secrets by the very commands that `.env.example` has."""
-        for folder in (self.folder, self.desk):
+        for folder in (self.folder, self.client_folder):
             shutil.rmtree(folder, ignore_errors=True)
-        self.desk.mkdir()
+        self.client_folder.mkdir()
         copy_files(self.folder)
         example = (STACK / ".env.example").read_text("utf-8")
         script = self.folder / "as-the-example-says.sh"
@@ -72,7 +72,7 @@ class Stack:
         for name, value in {**made, **changed}.items():
             example, count = re.subn(rf"(?m)^{name}=.*$", f"{name}={value}", example)
             if count != 1:
-                raise Failed(f".env.example has no line for {name}")
+                raise TrialFailed(f".env.example has no line for {name}")
         (self.folder / ".env").touch(mode=0o600)
         (self.folder / ".env").write_text(example, "utf-8")
         token = self.folder / "secrets" / "forge-token"
@@ -85,12 +85,12 @@ class Stack:
         values = self.values
         return {
             **{name: value for name, value in os.environ.items() if "HANDOFF" not in name},
-            "HANDOFF_HOME": f"{self.desk}/home", "DO_NOT_TRACK": "true",
+            "HANDOFF_HOME": f"{self.client_folder}/home", "DO_NOT_TRACK": "true",
             "HANDOFF_STORE": f"s3://{values['S3_BUCKET']}/store",
             "HANDOFF_TRUSTED_KEYS": f"{self.folder}/secrets/trusted",
             "PREFECT_API_URL": f"{PREFECT}/api",
             "PREFECT_API_AUTH_STRING": f"handoff:{values['PREFECT_PASSWORD']}",
-            "PREFECT_HOME": f"{self.desk}/home/prefect",
+            "PREFECT_HOME": f"{self.client_folder}/home/prefect",
             "AWS_ENDPOINT_URL": S3, "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_ACCESS_KEY_ID": values["S3_USER"],
             "AWS_SECRET_ACCESS_KEY": values["S3_PASSWORD"],
@@ -106,7 +106,7 @@ class Stack:
         trusting = {"HANDOFF_TRUSTED_KEYS": str(trusted)} if trusted else {}
         return self.engine.log.run(
             [*_HANDOFF, *words], environment={**self.outside, **trusting},
-            folder=self.desk, limit_s=limit_s, expected=expected,
+            folder=self.client_folder, limit_s=limit_s, expected=expected,
         )  # fmt: skip
 
     def make_block(self, address: str) -> None:
@@ -120,15 +120,15 @@ class Stack:
         )
         self.engine.log.run(
             [sys.executable, "-c", code, address, BLOCK.partition("/")[2]],
-            environment=self.outside, folder=self.desk,
+            environment=self.outside, folder=self.client_folder,
         )  # fmt: skip
 
     def deliver(self, prefix: str, *, seed: int, width: int, name: str = "toy") -> str:
         """Write a delivery of that name and put it into the bucket; return its address."""
         import boto3
 
-        module, folder = f"model_{prefix}", self.desk / f"delivery-{prefix}"
-        code = self.desk / f"{module}.py"
+        module, folder = f"model_{prefix}", self.client_folder / f"delivery-{prefix}"
+        code = self.client_folder / f"{module}.py"
         code.write_text(_MODEL.format(seed=seed, width=width), "utf-8")
         factory = f"{module}:build"
         self.handoff("deliver", factory, "--to", str(folder), "--name", name, "--yes")
@@ -148,7 +148,7 @@ class Stack:
         login = f"handoff:{self.values['PREFECT_PASSWORD']}"
         status, answer = status_of(f"{PREFECT}/api/{path}", login, body)
         if status not in (200, 201):
-            raise Failed(f"Prefect answered {status} to {path}: {answer[:200]!r}")
+            raise TrialFailed(f"Prefect answered {status} to {path}: {answer[:200]!r}")
         return json.loads(answer)
 
     def ask_mlflow(self, path: str, user: str = "handoff") -> Any:
@@ -156,7 +156,7 @@ class Stack:
         login = f"{user}:{self.values['MLFLOW_PASSWORD']}"
         status, answer = status_of(f"{MLFLOW}/api/2.0/mlflow/{path}", login)
         if status != 200:
-            raise Failed(f"MLflow answered {status} to {path}: {answer[:200]!r}")
+            raise TrialFailed(f"MLflow answered {status} to {path}: {answer[:200]!r}")
         return json.loads(answer)
 
     def release_runs(self) -> list[dict[str, Any]]:

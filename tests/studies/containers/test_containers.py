@@ -17,7 +17,7 @@ from tests.studies.containers.cluster.node import write_runtime
 from tests.studies.containers.engine import debian_site
 from tests.studies.containers.images import STANDINS, foreign_images, own_images
 from tests.studies.containers.receiver import receiving
-from tests.studies.containers.seen import Failed, Log, Row, Sightings, table
+from tests.studies.containers.seen import Log, ResultLog, Row, TrialFailed, table
 
 _DEBIAN = {"ID": "debian", "VERSION_ID": "12"}
 _APART = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--net", "true"]
@@ -52,10 +52,10 @@ def test_a_machine_that_has_all_of_it_is_told_nothing(
 
 
 def test_a_failure_is_a_row_and_goes_on_to_whoever_asked(tmp_path: Path) -> None:
-    seen = Sightings(tmp_path / "seen", Log(tmp_path / "log"))
+    seen = ResultLog(tmp_path / "seen", Log(tmp_path / "log"))
     with seen.trying("good") as row:
         row.note("as it should be")
-    with pytest.raises(Failed, match="exit code 1, expected 0: oh"), seen.trying("bad") as row:
+    with pytest.raises(TrialFailed, match="exit code 1, expected 0: oh"), seen.trying("bad") as row:
         seen.log.run(["sh", "-c", "echo oh >&2; exit 1"])
     rows = seen.rows()
     assert [(row.what, row.is_ok) for row in rows] == [("good", True), ("bad", False)]
@@ -127,14 +127,14 @@ def test_what_is_posted_is_remembered() -> None:
 
 
 def test_debian_13_is_fetched_from_where_this_machines_own_debian_is() -> None:
-    told = (
+    sources = (
         "main oldstable-security http://mirror.example/security\n"
         "main oldstable-updates http://mirror.example/debian\n"
         "contrib oldstable http://other.example/debian\n"
         "main oldstable http://mirror.example/debian\n"
     )
-    assert debian_site(told) == "http://mirror.example/debian"
-    with pytest.raises(Failed, match="apt-get update"):
+    assert debian_site(sources) == "http://mirror.example/debian"
+    with pytest.raises(TrialFailed, match="apt-get update"):
         debian_site("")
 
 

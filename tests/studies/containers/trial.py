@@ -21,7 +21,7 @@ from functools import partial
 from tests.infra.stack.stack_processes import status_of
 from tests.studies.containers.composed import METRICS, PROFILES, SERVICE, ComposedStack
 from tests.studies.containers.receiver import Receiver
-from tests.studies.containers.seen import Failed, Row, Sightings
+from tests.studies.containers.seen import ResultLog, Row, TrialFailed
 from tests.studies.containers.stack import MLFLOW, PREFECT
 from tests.studies.containers.trying import went_well
 
@@ -29,7 +29,7 @@ COMMITS = ["1" * 40, "2" * 40, "3" * 40]
 _LONG_RUNNING = ("postgres", "minio", "prefect", "mlflow", "control", "build")
 
 
-def try_all(stack: ComposedStack, seen: Sightings, receiver: Receiver) -> None:
+def try_all(stack: ComposedStack, seen: ResultLog, receiver: Receiver) -> None:
     """Bring it up, try everything, and take it down, whatever went wrong before."""
     try:
         for what, attempt in _steps(stack, receiver).items():
@@ -56,7 +56,7 @@ def _steps(stack: ComposedStack, receiver: Receiver) -> dict[str, Callable[[Row]
         "profiles `metrics`, `tell`, `tls` up": partial(_profiles, stack, receiver),
         "a second release, of a new commit": partial(_second, stack),
         "profile `metrics`: what it answers": partial(_metrics, stack),
-        "profile `tell`: a refused release": partial(_told, stack, receiver),
+        "profile `tell`: a refused release": partial(_notified, stack, receiver),
         "profile `tls`: both servers by their names": partial(_tls, stack),
         "`prefect` killed": partial(_killed, stack, "prefect"),
         "`mlflow` killed": partial(_killed, stack, "mlflow"),
@@ -77,9 +77,11 @@ def _up(stack: ComposedStack, row: Row) -> None:
 def _containers(stack: ComposedStack, row: Row) -> None:
     for one in stack.containers():
         name, state = one["Config"]["Labels"][SERVICE], one["State"]
-        told = f"{name} {state['Status']} {state['ExitCode']}, restarted {one['RestartCount']}"
-        row.require(state["Status"] == "running" or state["ExitCode"] == 0, told)
-        row.require(one["RestartCount"] == 0, told)
+        description = (
+            f"{name} {state['Status']} {state['ExitCode']}, restarted {one['RestartCount']}"
+        )
+        row.require(state["Status"] == "running" or state["ExitCode"] == 0, description)
+        row.require(one["RestartCount"] == 0, description)
         row.require(one["HostConfig"]["ReadonlyRootfs"], f"{name} may write into its root")
         row.require(one["HostConfig"]["CapDrop"] == ["ALL"], f"{name} keeps capabilities")
         volumes = [str(mount.get("Name", "")) for mount in one["Mounts"]]
@@ -136,13 +138,13 @@ def _asking_mlflow(stack: ComposedStack) -> Iterator[tuple[list[float], list[flo
         return time.monotonic() - began
 
     idle, busy, is_over = [ask() for _ in range(10)], [ask()], threading.Event()
-    refused: list[Failed] = []
+    refused: list[TrialFailed] = []
 
     def go_on() -> None:
         while not is_over.wait(1.0):
             try:
                 busy.append(ask())
-            except Failed as failure:
+            except TrialFailed as failure:
                 refused.append(failure)
 
     thread = threading.Thread(target=go_on)
@@ -153,16 +155,18 @@ def _asking_mlflow(stack: ComposedStack) -> Iterator[tuple[list[float], list[flo
         is_over.set()
         thread.join()
     if refused:
-        raise Failed(f"{len(refused)} of {len(busy) + len(refused)} calls to MLflow: {refused[0]}")
+        raise TrialFailed(
+            f"{len(refused)} of {len(busy) + len(refused)} calls to MLflow: {refused[0]}"
+        )
 
 
 def _pull(stack: ComposedStack, row: Row, version: int) -> None:
-    folder = stack.desk / f"pulled-{version}-{time.time():.0f}"
+    folder = stack.client_folder / f"pulled-{version}-{time.time():.0f}"
     name = f"toy@{version}"
     stack.handoff("pull", name, "--to", str(folder))
     stack.handoff("verify", str(folder))
     row.note(f"version {version}: signature and digests are right")
-    foreign = stack.desk / "another.pub"
+    foreign = stack.client_folder / "another.pub"
     key = stack.engine.log.run(["openssl", "genpkey", "-algorithm", "EC", "-pkeyopt",
                                 "ec_paramgen_curve:P-256"])  # fmt: skip
     made = subprocess.run(
@@ -214,28 +218,28 @@ def _metrics(stack: ComposedStack, row: Row) -> None:
     row.require(not down, f"sources can't be read: {down}")
 
 
-def _told(stack: ComposedStack, receiver: Receiver, row: Row) -> None:
-    """Have a release refused: its people are told through a block of Prefect's."""
+def _notified(stack: ComposedStack, receiver: Receiver, row: Row) -> None:
+    """Have a release refused: its people are notified through a block of Prefect's."""
     commit = "4" * 40
     stack.handoff("notify", "--delivery", f"s3://{stack.values['S3_BUCKET']}/in/nothing",
                   "--commit", commit, "--model", "toy", "--wait", expected=3)  # fmt: skip
     deadline = time.monotonic() + 120
-    while not (told := [text for text in receiver.taken if commit[:7] in text]):
+    while not (messages := [text for text in receiver.taken if commit[:7] in text]):
         if time.monotonic() > deadline:
-            raise Failed(f"nothing was told of it: {receiver.taken}")
+            raise TrialFailed(f"nothing was told of it: {receiver.taken}")
         time.sleep(1)
-    sentence = str(json.loads(told[0])["text"]).splitlines()[0]
+    sentence = str(json.loads(messages[0])["text"]).splitlines()[0]
     row.note(f"a delivery that isn't there is refused (3), and told: *{sentence}*")
 
 
 def _tls(stack: ComposedStack, row: Row) -> None:
     place = "/data/caddy/pki/authorities/local/root.crt"
     believed = ssl.create_default_context(cadata=stack.in_container("tls", "cat", place))
-    asked = {
+    requests = {
         "PREFECT": ("/api/admin/version", "PREFECT_PASSWORD"),
         "MLFLOW": ("/api/2.0/mlflow/experiments/search?max_results=1", "MLFLOW_PASSWORD"),
     }
-    for server, (path, password) in asked.items():
+    for server, (path, password) in requests.items():
         name = stack.values[f"{server}_NAME"]
         login = base64.b64encode(f"handoff:{stack.values[password]}".encode()).decode()
         status = _status_by_name(name, path, believed, {"Authorization": f"Basic {login}"})
@@ -261,7 +265,7 @@ def _killed(stack: ComposedStack, service: str, row: Row) -> None:
     deadline = time.monotonic() + 60
     while stack.container(service)["RestartCount"] <= before["RestartCount"]:
         if time.monotonic() > deadline:
-            raise Failed(f"{service} was not started again")
+            raise TrialFailed(f"{service} was not started again")
         time.sleep(0.5)
     row.note(f"started again by the engine, healthy after {stack.wait_healthy(service):.0f} s")
     for name in ("control", "build"):
@@ -276,7 +280,7 @@ def _drain(stack: ComposedStack, row: Row) -> None:
     deadline = time.monotonic() + 300
     while not stack.in_container("build", *_FLOW_RUNS).strip():
         if time.monotonic() > deadline:
-            raise Failed("the build worker didn't take the release")
+            raise TrialFailed("the build worker didn't take the release")
         time.sleep(2)
     stack.in_container("control", "prefect", "work-pool", "pause", "handoff-build")
     began = time.monotonic()

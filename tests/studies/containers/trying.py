@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.studies.containers.seen import Row, Sightings
+from tests.studies.containers.seen import ResultLog, Row
 
 
-def went_well(seen: Sightings, what: str, attempt: Callable[[Row], None]) -> bool:
-    """Tell whether it did; if not, its row says why, and the run ends with 1."""
+def went_well(seen: ResultLog, what: str, attempt: Callable[[Row], None]) -> bool:
+    """Return whether it did; if not, its row says why, and the run ends with 1."""
     try:
         with seen.trying(what) as row:
             attempt(row)

@@ -31,27 +31,27 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--one", action="store_true")
     parser.add_argument("--write", type=Path)
-    given = parser.parse_args()
-    if given.one:
-        _print_one(given.names[0])
+    args = parser.parse_args()
+    if args.one:
+        _print_one(args.names[0])
         return 0
-    require_marks(given.write, "corpus")
-    chosen = [model for model in MODELS if not given.names or model.name in given.names]
+    require_marks(args.write, "corpus")
+    chosen = [model for model in MODELS if not args.names or model.name in args.names]
     rows = []
     for model in chosen:
         row = _judge_apart(model.name, model.kind)
         rows.append(row)
         took = f"deliver {row.deliver_s:.1f} s, read {row.read_s:.2f} s, judge {row.judge_s:.1f} s"
-        told = f"{row.road or 'not delivered'}, {row.verdict} {row.found}"
-        print(f"{row.name}: {told} ({took})", file=sys.stderr, flush=True)
+        result = f"{row.captured_by or 'not delivered'}, {row.verdict} {row.found}"
+        print(f"{row.name}: {result} ({took})", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         careless = [judge_careless(one, Path(scratch) / one.name) for one in CARELESS]
     text = "\n".join([*_model_table(rows), "", *_careless_table(careless)])
     print(text)
-    if given.write:
-        write_between_marks(given.write, "corpus", text)
+    if args.write:
+        write_between_marks(args.write, "corpus", text)
     good = [row for row in rows if row.identical and row.verdict != "unsound"]
-    named = [row for row, one in zip(careless, CARELESS, strict=True) if one.named in row.told]
+    named = [row for row, one in zip(careless, CARELESS, strict=True) if one.named in row.reasons]
     print(f"\n{len(good)} of {len(rows)} models delivered, identical and not called unsound; "
           f"{len(named)} of {len(careless)} careless deliveries named")  # fmt: skip
     return 0 if len(good) == len(rows) and len(named) == len(careless) else 1
@@ -88,7 +88,8 @@ def _model_table(rows: list[ModelRow]) -> list[str]:
         verdict = f"{row.verdict} ({row.found})" if row.found else row.verdict
         batch = "dynamic" if row.dynamic else "fixed"
         lines.append(
-            f"| {row.name} | {row.kind} | {row.road or 'nothing'} | {batch} | {same} | {verdict} |"
+            f"| {row.name} | {row.kind} | {row.captured_by or 'nothing'} "
+            f"| {batch} | {same} | {verdict} |"
         )
     return lines
 
@@ -96,8 +97,8 @@ def _model_table(rows: list[ModelRow]) -> list[str]:
 def _careless_table(rows: list[CarelessRow]) -> list[str]:
     lines = ["| careless delivery | outcome | what it is named for |", "|---|---|---|"]
     for row, careless in zip(rows, CARELESS, strict=True):
-        parts = [part for part in row.told.split("; ") if careless.named in part]
-        first = shorten((parts or [row.told])[0].replace("|", "\\|"), 150, placeholder=" …")
+        parts = [part for part in row.reasons.split("; ") if careless.named in part]
+        first = shorten((parts or [row.reasons])[0].replace("|", "\\|"), 150, placeholder=" …")
         lines.append(f"| {row.name} | {row.outcome} | {first} |")
     return lines
 

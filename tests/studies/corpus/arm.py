@@ -79,7 +79,7 @@ class ArmRow:
     load: float = 0.0
 
 
-class _Place:
+class _Workspace:
     """A model's folder, and the home folder that all models of a run share."""
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -118,33 +118,35 @@ class _Place:
 
 def release_for_both(name: str, folder: Path) -> ArmRow:
     """Take one model from its delivery to the replay of the pulled package, in `folder`."""
-    place = _Place(name, folder)
+    workspace = _Workspace(name, folder)
     shutil.rmtree(folder / name, ignore_errors=True)
     (folder / name).mkdir(parents=True)
-    place.recipe.write_text(_RECIPE, encoding="ascii")
+    workspace.recipe.write_text(_RECIPE, encoding="ascii")
     row = ArmRow(name, load=round(os.getloadavg()[0], 1))
     try:
-        deliver_model(name, place.delivery)
+        deliver_model(name, workspace.delivery)
     except HandoffError as error:
         return replace(row, refused=f"deliver: {error}")
     began = time.monotonic()
-    status, printed = place.handoff(
-        "release", str(place.delivery), "--recipe", str(place.recipe), "--json"
+    status, printed = workspace.handoff(
+        "release", str(workspace.delivery), "--recipe", str(workspace.recipe), "--json"
     )
-    row = _with_release(row, printed, place)
+    row = _with_release(row, printed, workspace)
     row = replace(row, release_s=time.monotonic() - began)
     if status:
-        return replace(row, refused=row.refused or f"release: exit status {status}: {place.log}")
-    return row if row.refused else _with_pulled(row, place)
+        return replace(
+            row, refused=row.refused or f"release: exit status {status}: {workspace.log}"
+        )
+    return row if row.refused else _with_pulled(row, workspace)
 
 
-def _with_release(row: ArmRow, printed: str, place: _Place) -> ArmRow:
-    told: dict[str, Any] = json.loads(printed) if printed.startswith("{") else {}
-    own = [target for target in told.get("targets", ()) if target["slug"] == TARGET.slug]
+def _with_release(row: ArmRow, printed: str, workspace: _Workspace) -> ArmRow:
+    manifest: dict[str, Any] = json.loads(printed) if printed.startswith("{") else {}
+    own = [target for target in manifest.get("targets", ()) if target["slug"] == TARGET.slug]
     if not own:
-        return replace(row, refused=f"release: {told.get('error') or f'see {place.log}'}")
+        return replace(row, refused=f"release: {manifest.get('error') or f'see {workspace.log}'}")
     (target,) = own
-    took = _step_seconds(place)
+    took = _step_seconds(workspace)
     return replace(
         row,
         refused="" if target["accepted"] else f"verdict: {(target['reasons'] or ['?'])[0]}",
@@ -156,11 +158,11 @@ def _with_release(row: ArmRow, printed: str, place: _Place) -> ArmRow:
     )
 
 
-def _step_seconds(place: _Place) -> dict[str, float]:
+def _step_seconds(workspace: _Workspace) -> dict[str, float]:
     """Return what the target's steps took the last time, as the progress remembers it."""
     found = {}
-    for file in (place.home / "times").glob("*"):
-        known = json.loads(file.read_text(encoding="utf-8")) if place.name in file.name else {}
+    for file in (workspace.home / "times").glob("*"):
+        known = json.loads(file.read_text(encoding="utf-8")) if workspace.name in file.name else {}
         for step, seconds in known.items():
             word, _, slug = step.partition(" ")
             if slug == TARGET.slug:
@@ -168,29 +170,31 @@ def _step_seconds(place: _Place) -> dict[str, float]:
     return found
 
 
-def _with_pulled(row: ArmRow, place: _Place) -> ArmRow:
-    release = f"{place.name}@candidate"
-    status, _ = place.handoff("pull", release, "--for", TARGET.slug, "--to", str(place.pulled))
-    _, key = place.handoff("keys", "show")
+def _with_pulled(row: ArmRow, workspace: _Workspace) -> ArmRow:
+    release = f"{workspace.name}@candidate"
+    status, _ = workspace.handoff(
+        "pull", release, "--for", TARGET.slug, "--to", str(workspace.pulled)
+    )
+    _, key = workspace.handoff("keys", "show")
     if status:
-        return replace(row, refused=f"pull: exit status {status}: {place.log}")
-    key_file = place.pulled.with_name("release.pub")
+        return replace(row, refused=f"pull: exit status {status}: {workspace.log}")
+    key_file = workspace.pulled.with_name("release.pub")
     key_file.write_text(key, encoding="ascii")
     began = time.monotonic()
-    status, printed = place.runner(
-        "replay", str(place.pulled), str(place.pulled / "examples.safetensors"),
-        "--key", str(key_file), "--name", place.name, "--threads", "1,2", "--repeat", "1",
+    status, printed = workspace.runner(
+        "replay", str(workspace.pulled), str(workspace.pulled / "examples.safetensors"),
+        "--key", str(key_file), "--name", workspace.name, "--threads", "1,2", "--repeat", "1",
         *_tolerances(Recipe()),
     )  # fmt: skip
     took_s = time.monotonic() - began
     replays = [json.loads(line) for line in printed.splitlines()]
     if status or not replays:
-        return replace(row, refused=f"replay: exit status {status}: {place.log}")
+        return replace(row, refused=f"replay: exit status {status}: {workspace.log}")
     return replace(
         row,
         replayed=max(one["max_abs"] for one in replays),
         replay_s=took_s,
-        pulled_bytes=sum(file.stat().st_size for file in place.pulled.rglob("*.*")),
+        pulled_bytes=sum(file.stat().st_size for file in workspace.pulled.rglob("*.*")),
     )
 
 
@@ -232,10 +236,10 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="MODEL")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--write", type=Path)
-    given = parser.parse_args()
-    require_marks(given.write, _MARKS)
-    wanted = names_of(given.names or CHOSEN, parser)
-    folder = given.folder.absolute()
+    args = parser.parse_args()
+    require_marks(args.write, _MARKS)
+    wanted = names_of(args.names or CHOSEN, parser)
+    folder = args.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     rows = read_rows(folder / _ROWS_FILE)
     for name in wanted:
@@ -245,8 +249,8 @@ def main() -> int:
             print(table_of([rows[name]]).splitlines()[2], file=sys.stderr, flush=True)
     text = table_of([rows[name] for name in wanted])
     print(text)
-    if given.write:
-        write_between_marks(given.write, _MARKS, text)
+    if args.write:
+        write_between_marks(args.write, _MARKS, text)
     return int(any(rows[name].refused for name in wanted))
 
 

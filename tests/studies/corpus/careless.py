@@ -172,7 +172,7 @@ def move_paths(folder: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Careless:
+class CarelessDelivery:
     """A careless delivery and what it has to be named for.
 
     `named` is the code of a finding, part of a refusal's sentence, or empty where the exporter
@@ -187,53 +187,55 @@ class Careless:
 
 
 CARELESS = (
-    Careless("loss_in_forward", LossInForward, "left out: 1 CrossEntropyLoss"),
-    Careless("data_dependent_if", DataDependentIf, "if x.sum() > 0"),
-    Careless("len_of_tensor", LenOfTensor, "len"),
-    Careless("batch_in_view", BatchInView, "size-baked-in"),
-    Careless("rand_in_forward", RandInForward, "burnt-in-random-constant"),
-    Careless("global_counter", GlobalCounter, "fixed-number"),
-    Careless("dropout_left_on", DropoutLeftOn, "training-mode", True),
-    Careless("batchnorm_left_in_train", NormLeftInTraining, "assumed-evaluation-mode", True),
-    Careless("item_call", ItemCall, "value-read"),
-    Careless("buffer_mutation", BufferMutation, "uses self.n"),
-    Careless("nan_weights", NanWeights, "non-finite-weights"),
-    Careless("own_leaf_not_importable", OwnLeaf, "Gate"),
-    Careless("wrapped_function", WrappedFunction, "post"),
-    Careless("missing_pt", NormInChild, "ln.pt", spoil=remove_child),
-    Careless("truncated_state_dict", Base, "state_dict.pt", spoil=truncate_state),
-    Careless("absolute_path", NormInChild, "absolute-path", spoil=move_paths),
+    CarelessDelivery("loss_in_forward", LossInForward, "left out: 1 CrossEntropyLoss"),
+    CarelessDelivery("data_dependent_if", DataDependentIf, "if x.sum() > 0"),
+    CarelessDelivery("len_of_tensor", LenOfTensor, "len"),
+    CarelessDelivery("batch_in_view", BatchInView, "size-baked-in"),
+    CarelessDelivery("rand_in_forward", RandInForward, "burnt-in-random-constant"),
+    CarelessDelivery("global_counter", GlobalCounter, "fixed-number"),
+    CarelessDelivery("dropout_left_on", DropoutLeftOn, "training-mode", True),
+    CarelessDelivery(
+        "batchnorm_left_in_train", NormLeftInTraining, "assumed-evaluation-mode", True
+    ),
+    CarelessDelivery("item_call", ItemCall, "value-read"),
+    CarelessDelivery("buffer_mutation", BufferMutation, "uses self.n"),
+    CarelessDelivery("nan_weights", NanWeights, "non-finite-weights"),
+    CarelessDelivery("own_leaf_not_importable", OwnLeaf, "Gate"),
+    CarelessDelivery("wrapped_function", WrappedFunction, "post"),
+    CarelessDelivery("missing_pt", NormInChild, "ln.pt", spoil=remove_child),
+    CarelessDelivery("truncated_state_dict", Base, "state_dict.pt", spoil=truncate_state),
+    CarelessDelivery("absolute_path", NormInChild, "absolute-path", spoil=move_paths),
 )  # fmt: skip
 
 
-def example_of(careless: Careless) -> tuple[Tensor, ...]:
+def example_of(careless: CarelessDelivery) -> tuple[Tensor, ...]:
     """Return inputs `[8, 16]`, and labels where the model takes them."""
     torch.manual_seed(1)
     x = torch.randn(8, 16)
     return (x, torch.randint(0, 4, (8,))) if careless.kind is LossInForward else (x,)
 
 
-def make_model(careless: Careless) -> nn.Module:
+def make_model(careless: CarelessDelivery) -> nn.Module:
     """Return the model, in the mode that its team left it in."""
     torch.manual_seed(0)
     CALLS[0] = 0
     return careless.kind().train(careless.training)
 
 
-class KeepsGates(torch.fx.Tracer):
+class GateTracer(torch.fx.Tracer):
     """The team's tracer."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, Gate) or super().is_leaf_module(m, module_qualified_name)
 
 
-def trace(careless: Careless) -> torch.fx.GraphModule:
+def trace(careless: CarelessDelivery) -> torch.fx.GraphModule:
     """Return what `torch.fx` alone makes of the model; raise what it raises where it can't."""
     model = make_model(careless)
-    return torch.fx.GraphModule(model, KeepsGates().trace(model))
+    return torch.fx.GraphModule(model, GateTracer().trace(model))
 
 
-def write_folder(careless: Careless, folder: Path) -> None:
+def write_folder(careless: CarelessDelivery, folder: Path) -> None:
     """Write the delivery as its team would."""
     traced = trace(careless)
     folder.mkdir(parents=True)

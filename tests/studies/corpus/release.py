@@ -74,7 +74,7 @@ class ReleaseRow:
     load: float = 0.0
 
 
-class _Road:
+class _ReleaseRun:
     """The steps of one release, each with what it took."""
 
     def __init__(self, row: ReleaseRow, folder: Path) -> None:
@@ -146,12 +146,12 @@ def _known_wrong(optimized: OptimizeResult, target: CpuTarget) -> tuple[KnownFau
 
 def release(name: str, folder: Path) -> ReleaseRow:
     """Take one model from its delivery to the verdict on its package, in `folder`."""
-    road = _Road(ReleaseRow(name, load=round(os.getloadavg()[0], 1)), folder)
+    steps = _ReleaseRun(ReleaseRow(name, load=round(os.getloadavg()[0], 1)), folder)
     try:
-        road.go()
+        steps.go()
     except HandoffError as error:
-        return replace(road.row, refused_by=road.step, reason=str(error))
-    return road.row
+        return replace(steps.row, refused_by=steps.step, reason=str(error))
+    return steps.row
 
 
 def _release_apart(name: str, folder: Path) -> ReleaseRow:
@@ -191,10 +191,10 @@ def table_of(rows: list[ReleaseRow]) -> str:
         )
     refused = sum(bool(row.refused_by) for row in rows)
     ratios = [row.verify_s / row.compile_s for row in rows if row.compile_s]
-    told = f"{refused} of {len(rows)} refused wrongly"
+    summary = f"{refused} of {len(rows)} refused wrongly"
     if ratios:
-        told += f"; verify/compile median {median(ratios):.2f}, at most {max(ratios):.2f}"
-    return "\n".join([*lines, "", f"{told}."])
+        summary += f"; verify/compile median {median(ratios):.2f}, at most {max(ratios):.2f}"
+    return "\n".join([*lines, "", f"{summary}."])
 
 
 def keep_row(row: DataclassInstance, file: Path) -> None:
@@ -227,13 +227,13 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--write", type=Path)
     parser.add_argument("--one", metavar="MODEL", help="print that model's row as JSON")
-    given = parser.parse_args()
-    if given.one:
-        print("\n" + json.dumps(asdict(release(given.one, given.folder))))
+    args = parser.parse_args()
+    if args.one:
+        print("\n" + json.dumps(asdict(release(args.one, args.folder))))
         return 0
-    require_marks(given.write, _MARKS)
-    wanted = names_of(given.names or corpus, parser)
-    file = given.folder.absolute() / _ROWS_FILE
+    require_marks(args.write, _MARKS)
+    wanted = names_of(args.names or corpus, parser)
+    file = args.folder.absolute() / _ROWS_FILE
     rows = read_released(file)
     for name in wanted:
         if name not in rows:
@@ -242,8 +242,8 @@ def main() -> int:
             print(table_of([rows[name]]).splitlines()[2], file=sys.stderr, flush=True)
     text = table_of([rows[name] for name in wanted])
     print(text)
-    if given.write:
-        write_between_marks(given.write, _MARKS, text)
+    if args.write:
+        write_between_marks(args.write, _MARKS, text)
     return int(any(rows[name].refused_by for name in wanted))
 
 

@@ -18,7 +18,13 @@ from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.intake.step import run as take_in
 from handoff.tasks.verify.float64 import flatten_tensors
-from tests.studies.corpus.careless import Careless, example_of, make_model, trace, write_folder
+from tests.studies.corpus.careless import (
+    CarelessDelivery,
+    example_of,
+    make_model,
+    trace,
+    write_folder,
+)
 from tests.studies.corpus.models import CorpusModel
 
 _GRAVITY = ("unsound", "limit", "note")
@@ -28,14 +34,14 @@ _GRAVITY = ("unsound", "limit", "note")
 class ModelRow:
     """What happened to a model.
 
-    `road` captured it, `loads` and `identical` are about another batch than the example's,
-    `found` are the codes behind a verdict that isn't *sound*; seconds to deliver, to read and to
-    judge. A refusal stands in `found`, and then there is no road.
+    `loads` and `identical` are about another batch than the example's, `found` are the codes behind
+    a verdict that isn't *sound*; seconds to deliver, to read and to judge. A refusal stands in
+    `found`, and then `captured_by` is empty.
     """
 
     name: str
     kind: str
-    road: str = ""
+    captured_by: str = ""
     dynamic: bool = False
     loads: bool = False
     identical: bool = False
@@ -67,7 +73,7 @@ def judge_model(model: CorpusModel, folder: Path) -> ModelRow:
     return ModelRow(
         name=model.name,
         kind=model.kind,
-        road=delivered.contract.model.captured_by,
+        captured_by=delivered.contract.model.captured_by,
         dynamic=bool(delivered.contract.dimensions),
         loads=len(got) == len(want),
         identical=len(got) == len(want) and all(map(torch.equal, got, want)),
@@ -81,14 +87,14 @@ def judge_model(model: CorpusModel, folder: Path) -> ModelRow:
 
 @dataclass(frozen=True)
 class CarelessRow:
-    """What happened to a careless delivery: the outcome, and what was told."""
+    """What happened to a careless delivery: the outcome, and why."""
 
     name: str
     outcome: str
-    told: str
+    reasons: str
 
 
-def judge_careless(careless: Careless, folder: Path) -> CarelessRow:
+def judge_careless(careless: CarelessDelivery, folder: Path) -> CarelessRow:
     """Take the delivery in as its team would hand it over, or deliver it where they can't."""
     try:
         trace(careless)
@@ -100,14 +106,14 @@ def judge_careless(careless: Careless, folder: Path) -> CarelessRow:
     except HandoffError as error:
         return CarelessRow(careless.name, "unreadable", str(error))
     judged = run(TraceabilityJob(folder / "staging"))
-    told = sorted(judged.findings, key=lambda finding: _GRAVITY.index(finding.severity))
+    findings = sorted(judged.findings, key=lambda finding: _GRAVITY.index(finding.severity))
     return CarelessRow(
         careless.name, judged.verdict,
-        "; ".join(f"{f.code}: {f.message}" for f in told if f.code != "lineage-incomplete"),
+        "; ".join(f"{f.code}: {f.message}" for f in findings if f.code != "lineage-incomplete"),
     )  # fmt: skip
 
 
-def _deliver_careless(careless: Careless, folder: Path) -> CarelessRow:
+def _deliver_careless(careless: CarelessDelivery, folder: Path) -> CarelessRow:
     model, example = make_model(careless), example_of(careless)
     try:
         result: DeliverResult = deliver(

@@ -17,13 +17,13 @@ REFUSED = ArmRow("bert", "verdict: batch=1 seed=0, output 0: 3 | 5 elements lie 
 
 
 def test_the_table_says_what_was_accepted_and_replayed_and_why_another_was_refused() -> None:
-    *rows, _, told = table_of([ACCEPTED, REFUSED]).splitlines()
+    *rows, _, summary = table_of([ACCEPTED, REFUSED]).splitlines()
     assert rows[2:] == [
         "| dlrm | accepted | 1.2e-07 | 20 | 61 s, 34 s, 52 s | 200 s | 6.0e-08, 15 s | 2.8 MB |",
         "| bert | refused: verdict: batch=1 seed=0, output 0: 3 / 5 elements lie outside | 0.0e+00 "
         "| 0 | 0 s, 0 s, 0 s | 0 s |  |  |",
     ]
-    assert told == "1 of 2 refused."
+    assert summary == "1 of 2 refused."
 
 
 def test_a_run_that_was_interrupted_keeps_its_rows_and_the_last_one_of_a_model(

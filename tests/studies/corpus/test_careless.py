@@ -15,16 +15,24 @@ from handoff.tasks.inspect.step import run
 from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.intake.step import run as take_in
-from tests.studies.corpus.careless import CARELESS, Careless, example_of, make_model, write_folder
+from tests.studies.corpus.careless import (
+    CARELESS,
+    CarelessDelivery,
+    example_of,
+    make_model,
+    write_folder,
+)
 from tests.studies.corpus.table import judge_careless
 
 BY_NAME = {careless.name: careless for careless in CARELESS}
 
 
 @pytest.mark.parametrize("careless", CARELESS, ids=lambda careless: careless.name)
-def test_a_careless_delivery_is_named_for_what_it_is(careless: Careless, tmp_path: Path) -> None:
+def test_a_careless_delivery_is_named_for_what_it_is(
+    careless: CarelessDelivery, tmp_path: Path
+) -> None:
     row = judge_careless(careless, tmp_path)
-    assert careless.named in row.told, row
+    assert careless.named in row.reasons, row
     assert row.outcome != "sound" or careless.name == "absolute_path"
 
 

@@ -15,13 +15,13 @@ REFUSED = ReleaseRow("bert", "verify", "batch=1 seed=0, output 0: 3 | 5 elements
 
 
 def test_the_table_counts_what_was_refused_and_says_by_what() -> None:
-    *rows, _, told = table_of([RELEASED, REFUSED]).splitlines()
+    *rows, _, summary = table_of([RELEASED, REFUSED]).splitlines()
     assert rows[2:] == [
         "| dlrm | released | 20 | 0.50% | 1.0 s | 40.0 s | 10.0 s | 0.25 |",
         "| bert | refused by verify: batch=1 seed=0, output 0: 3 / 5 elements lie outside | 0 |  "
         "| 0.0 s | 0.0 s | 0.0 s |  |",
     ]
-    assert told == "1 of 2 refused wrongly; verify/compile median 0.25, at most 0.25."
+    assert summary == "1 of 2 refused wrongly; verify/compile median 0.25, at most 0.25."
 
 
 def test_a_run_that_was_interrupted_does_again_what_was_not_released(tmp_path: Path) -> None:

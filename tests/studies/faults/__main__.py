@@ -40,25 +40,25 @@ def main() -> int:
     parser.add_argument("--write", type=Path)
     parser.add_argument("--brief", type=Path)
     parser.add_argument("--quick", action="store_true")
-    given = parser.parse_intermixed_args()
+    args = parser.parse_intermixed_args()
     warnings.simplefilter("ignore")
-    parts = tuple(_PARTS) if given.part == "all" else (given.part,)
+    parts = tuple(_PARTS) if args.part == "all" else (args.part,)
     for part in parts:
-        require_marks(given.write, f"faults {part}")
-    require_marks(given.brief, "faults reports")
+        require_marks(args.write, f"faults {part}")
+    require_marks(args.brief, "faults reports")
     all_good = True
     with tempfile.TemporaryDirectory() as scratch:
         for part in parts:
             began = time.monotonic()
             run = None
             if part == "reports":
-                run = partial(_reports, localizes=not given.quick, brief=given.brief)
-            work = (given.folder or Path(scratch)) / part
-            is_good, lines = (run or _PARTS[part])(given.names, work)
+                run = partial(_reports, localizes=not args.quick, brief=args.brief)
+            work = (args.folder or Path(scratch)) / part
+            is_good, lines = (run or _PARTS[part])(args.names, work)
             lines[-1] += f", in {time.monotonic() - began:.0f} s on this machine."
             print("\n".join(lines), flush=True)
-            if given.write:
-                write_between_marks(given.write, f"faults {part}", "\n".join(lines))
+            if args.write:
+                write_between_marks(args.write, f"faults {part}", "\n".join(lines))
             all_good = all_good and is_good
     return 0 if all_good else 1
 
@@ -66,15 +66,15 @@ def main() -> int:
 def _kinds(names: list[str], folder: Path) -> tuple[bool, list[str]]:
     rows = judge_kinds([kind for kind in KINDS if not names or kind.name in names], folder)
     caught = [row for row in rows if row.caught]
-    told = f"{len(caught)} of {len(rows)} kinds caught"
-    return 0 < len(rows) == len(caught), [*kinds_table(rows), "", told]
+    summary = f"{len(caught)} of {len(rows)} kinds caught"
+    return 0 < len(rows) == len(caught), [*kinds_table(rows), "", summary]
 
 
 def _sizes(names: list[str], folder: Path) -> tuple[bool, list[str]]:
     limits = find_limits([size for size in SIZES if not names or size.name in names], folder)
     seen = [limit for limit in limits if limit.last_caught is not None]
-    told = f"{len(seen)} of {len(limits)} faults caught at one of their sizes"
-    return 0 < len(limits) == len(seen), [*sizes_table(limits), "", told]
+    summary = f"{len(seen)} of {len(limits)} faults caught at one of their sizes"
+    return 0 < len(limits) == len(seen), [*sizes_table(limits), "", summary]
 
 
 def _clean(names: list[str], folder: Path) -> tuple[bool, list[str]]:
@@ -82,8 +82,8 @@ def _clean(names: list[str], folder: Path) -> tuple[bool, list[str]]:
     releases = list(release_clean(chosen, SEEDS, folder))
     refused = [one for one in releases if one.refused]
     share = len(refused) / max(1, len(releases))
-    told = f"{len(refused)} of {len(releases)} clean releases refused ({100 * share:.1f} %)"
-    return bool(releases) and share <= _ALLOWED_SHARE, [*clean_table(releases), "", told]
+    summary = f"{len(refused)} of {len(releases)} clean releases refused ({100 * share:.1f} %)"
+    return bool(releases) and share <= _ALLOWED_SHARE, [*clean_table(releases), "", summary]
 
 
 def _reports(
@@ -94,15 +94,15 @@ def _reports(
     if brief:
         write_between_marks(brief, "faults reports", "\n".join(brief_table(rows)))
     good = [row for row in rows if row.good]
-    told = f"{len(good)} of {len(rows)} became what they must"
-    return 0 < len(rows) == len(good), [*reports_table(rows), "", told]
+    summary = f"{len(good)} of {len(rows)} became what they must"
+    return 0 < len(rows) == len(good), [*reports_table(rows), "", summary]
 
 
 def _hard(names: list[str], folder: Path) -> tuple[bool, list[str]]:
     rows = judge_hard([one for one in HARD if not names or one.name in names], folder)
     released = [row for row in rows if not row.refused]
-    told = f"{len(released)} of {len(rows)} hard but right models released"
-    return 0 < len(rows) == len(released), [*hard_table(rows), "", told]
+    summary = f"{len(released)} of {len(rows)} hard but right models released"
+    return 0 < len(rows) == len(released), [*hard_table(rows), "", summary]
 
 
 _PARTS = {"kinds": _kinds, "sizes": _sizes, "clean": _clean, "reports": _reports, "hard": _hard}

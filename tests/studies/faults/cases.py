@@ -30,7 +30,7 @@ from handoff.tasks.verify import reference
 from handoff.tasks.verify.messages import ReferenceJob, VerifyResult
 from tests.studies.faults.releasing import (
     FIGURES_FILE,
-    Prepared,
+    PreparedModel,
     Verifier,
     compile_prepared,
     keep_figures,
@@ -95,8 +95,8 @@ class Report(Case):
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What happened to a case: where its road ended, the verdict, the first operator named.
+class Judgement:
+    """What happened to a case: where it ended, the verdict, the first operator named.
 
     `before` is the step that refused it before anything was compared; '' where verify judged it.
     """
@@ -110,11 +110,11 @@ class Judged:
 
     @property
     def refused(self) -> bool:
-        """Tell whether the delivery is not released."""
+        """Return whether the delivery is not released."""
         return bool(self.result.reasons)
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The first reason, in a line."""
         if not self.refused:
             return "released"
@@ -133,7 +133,7 @@ class Judge:
         self._verifier = Verifier(folder / "verify.log")
         self._step = ""
 
-    def judge(self, case: Case) -> Judged:
+    def judge(self, case: Case) -> Judgement:
         """Return what happens to the delivery of the case."""
         began = time.monotonic()
         folder = self._folder / case.slug
@@ -142,7 +142,7 @@ class Judge:
             self._step = "compile"
             compiled = compile_prepared(prepared, folder, self._folder / "packages")
             result = self._verifier.verify(prepared, folder, compiled, case.recipe)
-            judged = Judged(case, result)
+            judged = Judgement(case, result)
         except HandoffError as error:
             judged = self.refusal(case, self._step, str(error))
         if judged.refused and not judged.before and self._localizes:
@@ -153,11 +153,11 @@ class Judge:
         return judged
 
     @staticmethod
-    def refusal(case: Case, step: str, reason: str) -> Judged:
+    def refusal(case: Case, step: str, reason: str) -> Judgement:
         """Return what happens to a case that `step` refuses, before anything is compared."""
-        return Judged(case, VerifyResult((), (reason,)), before=step)
+        return Judgement(case, VerifyResult((), (reason,)), before=step)
 
-    def _prepare(self, case: Case, folder: Path) -> Prepared:
+    def _prepare(self, case: Case, folder: Path) -> PreparedModel:
         delivery, staging = folder / "delivery", folder / "staging"
         self._step = "deliver"
         inputs = case.inputs()
@@ -183,9 +183,9 @@ class Judge:
             staging, optimized.reference, case.recipe.verify, folder / "reference.pt"
         )
         referred = reference.run(job)
-        return Prepared(folder, optimized.program, referred.file, optimized.reference)
+        return PreparedModel(folder, optimized.program, referred.file, optimized.reference)
 
-    def _with_operator(self, judged: Judged, prepared: Prepared) -> Judged:
+    def _with_operator(self, judged: Judgement, prepared: PreparedModel) -> Judgement:
         wrong = [d.case.partition(",")[0] for d in judged.result.deviations if d.reasons]
         if not wrong:
             return judged

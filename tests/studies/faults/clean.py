@@ -50,7 +50,7 @@ class Family:
         return self.model.name
 
 
-class _Drawn(nn.Module):
+class _ScaledInput(nn.Module):
     """A model without weights, on inputs that differ from seed to seed."""
 
     def __init__(self, inner: nn.Module, *shape: int) -> None:
@@ -62,9 +62,9 @@ class _Drawn(nn.Module):
         return self.inner(x * self.factor)
 
 
-def _drawn(name: str, *shape: int) -> ToyModel:
+def _scaled_toy(name: str, *shape: int) -> ToyModel:
     toy = TOYS[name]
-    return replace(toy, build=lambda: _Drawn(toy.build(), *shape))
+    return replace(toy, build=lambda: _ScaledInput(toy.build(), *shape))
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -74,8 +74,8 @@ FAMILIES: tuple[Family, ...] = (
     Family(TOYS["convolutional"], _ALL),
     Family(TOYS["recurrent"], (_F32, _F64)),
     Family(TOYS["elementwise"], _MOST),
-    Family(_drawn("reductions", 1003), _MOST),
-    Family(_drawn("whole-batch", 1003), _ALL),
+    Family(_scaled_toy("reductions", 1003), _MOST),
+    Family(_scaled_toy("whole-batch", 1003), _ALL),
     Family(ToyModel("signed sums", fm.SignedSums, floats(1003)), _MOST),
     Family(ToyModel("deep narrow", fm.DeepNarrow, floats(6)), _MOST),
     Family(ToyModel("regression head", fm.RegressionHead, floats(8)), _ALL),
@@ -106,7 +106,7 @@ class CleanRelease:
 
     @property
     def refused(self) -> bool:
-        """Tell whether the right package was refused."""
+        """Return whether the right package was refused."""
         return bool(self.result.reasons)
 
 
@@ -135,15 +135,15 @@ def _release(
         result = refusal_of(error)
     plain = {"family": family.name, "dtype": name, "seed": seed}
     keep_figures(plain, result, folder / FIGURES_FILE)
-    told = "; ".join(result.reasons) or "accepted"
-    print(f"{family.name} {name} {seed}: {told}", file=sys.stderr, flush=True)
+    outcome = "; ".join(result.reasons) or "accepted"
+    print(f"{family.name} {name} {seed}: {outcome}", file=sys.stderr, flush=True)
     return CleanRelease(family.name, name, seed, result)
 
 
 def clean_table(releases: list[CleanRelease]) -> list[str]:
     """Return how many of each family were released and refused, and why, as Markdown.
 
-    Of the reasons in one dtype the first one is told.
+    Of the reasons in one dtype the first one is shown.
     """
     lines = ["| family | dtypes | releases | refused | why |", "|---|---|---|---|---|"]
     for name in dict.fromkeys(release.family for release in releases):

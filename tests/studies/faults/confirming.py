@@ -24,7 +24,7 @@ from tests.studies.faults.reports.judging import REPORTS
 
 
 @dataclass(frozen=True)
-class Confirmed:
+class OutputComparison:
     """How many elements of a package's outputs are wrong, of how many, and the first in words."""
 
     wrong: int
@@ -32,7 +32,7 @@ class Confirmed:
     first: str
 
 
-def confirm(case: Case) -> Confirmed:
+def confirm(case: Case) -> OutputComparison:
     """Compile the case's model by torch alone and compare it with eager on what it shows on."""
     module, example, shown = case.module(), case.inputs(), case.shows()
     with torch.no_grad():
@@ -48,7 +48,9 @@ def confirm(case: Case) -> Confirmed:
             got = pytree.tree_leaves(package(*_copies(shown)))
     found = [_compare(case, *pair) for pair in zip(got, want, strict=True)]
     first = next((one.first for one in found if one.first), "")
-    return Confirmed(sum(one.wrong for one in found), sum(one.elements for one in found), first)
+    return OutputComparison(
+        sum(one.wrong for one in found), sum(one.elements for one in found), first
+    )
 
 
 def _dynamic(case: Case) -> object:
@@ -64,10 +66,10 @@ def _copies(inputs: object) -> tuple[Tensor, ...]:
     return tuple(tensor.clone() for tensor in inputs.values())
 
 
-def _compare(case: Case, got: Tensor, want: Tensor) -> Confirmed:
+def _compare(case: Case, got: Tensor, want: Tensor) -> OutputComparison:
     if (got.dtype, got.shape) != (want.dtype, want.shape):
-        told = f"{got.dtype} {tuple(got.shape)} for {want.dtype} {tuple(want.shape)}"
-        return Confirmed(want.numel(), want.numel(), told)
+        difference = f"{got.dtype} {tuple(got.shape)} for {want.dtype} {tuple(want.shape)}"
+        return OutputComparison(want.numel(), want.numel(), difference)
     if want.is_complex():
         got, want = torch.view_as_real(got), torch.view_as_real(want)
     if not want.is_floating_point():
@@ -82,20 +84,20 @@ def _compare(case: Case, got: Tensor, want: Tensor) -> Confirmed:
     if wrong.any():
         place = tuple(int(index) for index in wrong.nonzero()[0])
         first = f"{got[place].item()!r} for {want[place].item()!r}"
-    return Confirmed(int(wrong.sum()), want.numel(), first)
+    return OutputComparison(int(wrong.sum()), want.numel(), first)
 
 
 def confirm_all(chosen: Iterable[Case]) -> bool:
-    """Confirm each, tell of it, and return whether all are what they say."""
+    """Confirm each, print it, and return whether all are what they say."""
     good = True
     for case in chosen:
         found = confirm(case)
         is_wrong = getattr(case, "must", "released") == "refused"
         as_said = is_wrong == bool(found.wrong)
         good &= as_said
-        told = f"{found.wrong} of {found.elements} elements wrong"
+        counts = f"{found.wrong} of {found.elements} elements wrong"
         mark = "as said" if as_said else "NOT AS SAID"
-        print(f"{mark}: {case.name}: {told}{': ' * bool(found.first)}{found.first}", flush=True)
+        print(f"{mark}: {case.name}: {counts}{': ' * bool(found.first)}{found.first}", flush=True)
     return good
 
 

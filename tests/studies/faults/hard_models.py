@@ -419,8 +419,8 @@ class GraphAttention(nn.Module):
         largest = torch.full((x.shape[0],), -1e30).scatter_reduce(0, sink, score, "amax")
         weight = (score - largest[sink]).exp()
         total = torch.zeros(x.shape[0]).index_add(0, sink, weight)
-        told = h[source] * (weight / total[sink])[:, None]
-        return torch.zeros_like(h).index_put((sink,), told, accumulate=True)
+        messages = h[source] * (weight / total[sink])[:, None]
+        return torch.zeros_like(h).index_put((sink,), messages, accumulate=True)
 
 
 class Histogram(nn.Module):

@@ -21,7 +21,7 @@ from tests.studies.faults.graph_kinds import GRAPH_KINDS
 from tests.studies.faults.planting import CodeFault, Fault, NotPlanted
 from tests.studies.faults.releasing import (
     FIGURES_FILE,
-    Prepared,
+    PreparedModel,
     Verifier,
     compile_prepared,
     keep_figures,
@@ -49,11 +49,11 @@ class KindRow:
 
     @property
     def caught(self) -> bool:
-        """Tell whether the package was refused."""
+        """Return whether the package was refused."""
         return bool(self.result.reasons)
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """What caught it, in words."""
         if self.not_planted:
             return f"**not planted**: {self.not_planted}"
@@ -76,10 +76,10 @@ class Bench:
         self.folder = folder
         self.cache = folder / "packages"
         self.verifier = Verifier(folder / "verify.log")
-        self._prepared: dict[str, Prepared] = {}
+        self._prepared: dict[str, PreparedModel] = {}
         self._count = 0
 
-    def prepared(self, model: str, dtype: torch.dtype = torch.float32) -> Prepared:
+    def prepared(self, model: str, dtype: torch.dtype = torch.float32) -> PreparedModel:
         """Return the model's program and reference, once its right package was accepted."""
         name = f"{model}-{str(dtype).removeprefix('torch.')}"
         if name not in self._prepared:
@@ -90,7 +90,7 @@ class Bench:
             self._prepared[name] = made
         return self._prepared[name]
 
-    def verify(self, prepared: Prepared, fault: Fault | None) -> VerifyResult:
+    def verify(self, prepared: PreparedModel, fault: Fault | None) -> VerifyResult:
         """Return the verdict on the package that is compiled with the fault."""
         self._count += 1
         folder = self.folder / f"built-{self._count}"
@@ -115,7 +115,7 @@ class Bench:
         self.verifier.close()
 
 
-def _first_operator(prepared: Prepared, fault: Fault) -> str:
+def _first_operator(prepared: PreparedModel, fault: Fault) -> str:
     """Return the first node that a fault in the graph makes differ beyond the tolerance, or ''."""
     if isinstance(fault, CodeFault):
         return ""
@@ -128,7 +128,7 @@ def _first_operator(prepared: Prepared, fault: Fault) -> str:
 
 
 def judge_kinds(chosen: Iterable[Fault], folder: Path) -> list[KindRow]:
-    """Plant each fault and return the rows; tell of each as it is known."""
+    """Plant each fault and return the rows; print each as it is known."""
     bench = Bench(folder)
     rows = []
     try:
@@ -137,7 +137,7 @@ def judge_kinds(chosen: Iterable[Fault], folder: Path) -> list[KindRow]:
                 row = bench.judge(fault)
             except NotPlanted as error:
                 row = KindRow(fault, VerifyResult((), ()), str(error))
-            print(f"{fault.name}: {row.told}", file=sys.stderr, flush=True)
+            print(f"{fault.name}: {row.summary}", file=sys.stderr, flush=True)
             rows.append(row)
     finally:
         bench.close()
@@ -153,7 +153,7 @@ def kinds_table(rows: Iterable[KindRow]) -> list[str]:
     for row in rows:
         fault = row.fault
         place = "C++" if isinstance(fault, CodeFault) else "graph"
-        by = row.told.replace("|", "\\|")
+        by = row.summary.replace("|", "\\|")
         lines.append(
             f"| {fault.name} | {fault.what} | {fault.model} | {place} | {row.cases} "
             f"| {shorten(by, 150, placeholder=' …')} | {row.operator} |"

@@ -177,7 +177,7 @@ def stand_in(program: ExportedProgram, node: torch.fx.Node, other: Any) -> None:
 
 
 def _rename_output(program: ExportedProgram, old: torch.fx.Node, new: torch.fx.Node) -> None:
-    # What the graph's signature tells of its outputs goes by their nodes' names.
+    # What the graph's signature says of its outputs goes by their nodes' names.
     for spec in program.graph_signature.output_specs:
         if isinstance(spec.arg, TensorArgument) and spec.arg.name == old.name:
             spec.arg = TensorArgument(new.name)

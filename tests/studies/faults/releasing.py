@@ -61,7 +61,7 @@ def make_module(model: ToyModel, seed: int, dtype: torch.dtype = torch.float32) 
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedModel:
     """A delivery that was taken in, with the program to compile and the reference outputs."""
 
     folder: Path
@@ -82,7 +82,7 @@ def prepare(
     *,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
-) -> Prepared:
+) -> PreparedModel:
     """Deliver the model, take it in, run the recipe's passes and the reference."""
     module = make_module(model, seed, dtype)
     delivery = write_delivery(folder / "delivery", module, model.inputs(dtype))
@@ -91,11 +91,11 @@ def prepare(
     optimized = optimize.run(OptimizeJob(staging, folder / "program", recipe))
     job = ReferenceJob(staging, optimized.reference, recipe.verify, folder / "reference.pt")
     referred = reference.run(job)
-    return Prepared(folder, optimized.program, referred.file, optimized.reference)
+    return PreparedModel(folder, optimized.program, referred.file, optimized.reference)
 
 
 def compile_prepared(
-    prepared: Prepared, folder: Path, cache: Path | None, fault: Fault | None = None
+    prepared: PreparedModel, folder: Path, cache: Path | None, fault: Fault | None = None
 ) -> CompileResult:
     """Compile into `folder`, with the fault.
 
@@ -130,7 +130,7 @@ class Verifier:
 
     def verify(
         self,
-        prepared: Prepared,
+        prepared: PreparedModel,
         folder: Path,
         compiled: CompileResult,
         recipe: Recipe | None = None,

@@ -185,8 +185,10 @@ def find_limits(chosen: Iterable[Size], folder: Path) -> list[Limit]:
     try:
         for size in chosen:
             limit = _find_limit(size, bench)
-            told = f"caught to {limit.last_caught or 0:g}, passed from {limit.first_passed or 0:g}"
-            print(f"{size.name}: {told}: {limit.rule}", file=sys.stderr, flush=True)
+            bounds = (
+                f"caught to {limit.last_caught or 0:g}, passed from {limit.first_passed or 0:g}"
+            )
+            print(f"{size.name}: {bounds}: {limit.rule}", file=sys.stderr, flush=True)
             limits.append(limit)
     finally:
         bench.close()

@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--swaps", type=int, default=20)
     parser.add_argument("--threads", type=int, default=8)
-    told = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="handoff-following-") as place:
         folder = Path(place)
         (folder / "built").mkdir()
@@ -45,8 +45,8 @@ def main() -> None:
         crashing = crashing_library(folder)
         with handoff.follow("toy@production", every_s=9999.0, runners=2) as followed:
             began = time.monotonic()
-            with loaded(followed, shelf, told.threads) as load:
-                go_through(followed, shelf, crashing, told.swaps)
+            with loaded(followed, shelf, args.threads) as load:
+                go_through(followed, shelf, crashing, args.swaps)
             report(load, time.monotonic() - began)
             row("held", 0.0, followed, trims=True)
 

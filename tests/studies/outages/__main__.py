@@ -51,44 +51,44 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--only", default="")
-    given = parser.parse_args()
+    args = parser.parse_args()
     warnings.simplefilter("ignore")
     # What was started ends with this, too, when it is asked to end.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     import boto3  # noqa: F401 - forks have it then
     import mlflow  # noqa: F401
 
-    for part in given.parts or list(_PARTS):
-        require_marks(given.write, f"outages {part}")
+    for part in args.parts or list(_PARTS):
+        require_marks(args.write, f"outages {part}")
     all_good = True
-    for part in given.parts or list(_PARTS):
+    for part in args.parts or list(_PARTS):
         with tempfile.TemporaryDirectory(prefix="handoff-outages-", dir=_ROOT) as scratch:
-            all_good &= _run(part, Path(scratch), given)
+            all_good &= _run(part, Path(scratch), args)
     return 0 if all_good else 1
 
 
-def _run(part: str, scratch: Path, given: argparse.Namespace) -> bool:
+def _run(part: str, scratch: Path, args: argparse.Namespace) -> bool:
     began = time.monotonic()
     outcomes: list[Any] = []
     is_stack = part in _STACKS
-    strike = partial(_STACKS[part], only=given.only) if is_stack else _PARTS[part]
-    for outcome in strike(scratch, given.every):
+    strike = partial(_STACKS[part], only=args.only) if is_stack else _PARTS[part]
+    for outcome in strike(scratch, args.every):
         outcomes.append(outcome)
         if not outcome.is_survived:
             print(f"NOT SURVIVED: {outcome.describe()}", file=sys.stderr, flush=True)
         minutes = (time.monotonic() - began) / 60
         # A fault of the served stack befalls several things at once, which are a row each.
         faults = len({outcome.fault for outcome in outcomes} if is_stack else outcomes)
-        told = f"{faults} faults in {minutes:.0f} min on {os.cpu_count()} cores, "
+        summary = f"{faults} faults in {minutes:.0f} min on {os.cpu_count()} cores, "
         table = survival_table if is_stack else outcome_table
         rows = table(outcomes)
-        if given.write and given.only:
-            before = text_between_marks(given.write, f"outages {part}").splitlines()
+        if args.write and args.only:
+            before = text_between_marks(args.write, f"outages {part}").splitlines()
             rows = with_earlier_rows(rows, before)
-        lines = [*rows, "", f"{told}{datetime.now(UTC):%Y-%m-%d}."]
-        if given.write:
-            write_between_marks(given.write, f"outages {part}", "\n".join(lines))
-        if minutes > given.minutes:
+        lines = [*rows, "", f"{summary}{datetime.now(UTC):%Y-%m-%d}."]
+        if args.write:
+            write_between_marks(args.write, f"outages {part}", "\n".join(lines))
+        if minutes > args.minutes:
             break
     print("\n".join([f"{part}:", *lines]), flush=True)
     return bool(outcomes) and all(outcome.is_survived for outcome in outcomes)
@@ -115,7 +115,7 @@ def _releases(scratch: Path, every: int) -> Iterator[Outcome]:
     lasts_s = time.monotonic() - began
     for kill in releases.planned_kills(1, lasts_s)[::every]:
         outcome = releases.kill_release(workshop, kill)
-        print(f"{outcome.ended} {outcome.told}", file=sys.stderr, flush=True)
+        print(f"{outcome.ended} {outcome.message}", file=sys.stderr, flush=True)
         yield outcome
 
 
@@ -176,7 +176,7 @@ def _served(scratch: Path, every: int, only: str = "") -> Iterator[Survival]:
 
 
 def _team(scratch: Path, every: int, only: str = "") -> Iterator[Survival]:
-    return team.tell_every_story(scratch / "team", every, only)
+    return team.run_stories(scratch / "team", every, only)
 
 
 _STACKS = {"served": _served, "team": _team}

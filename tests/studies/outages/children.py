@@ -34,7 +34,7 @@ _IMPORTED = [
 
 
 @dataclass(frozen=True)
-class Ended:
+class ChildResult:
     """How a child ended: with a value, with a refusal, or by a signal (then neither)."""
 
     value: Any = None
@@ -42,7 +42,7 @@ class Ended:
     signal: int = 0
 
 
-def run_in_child(work: Callable[[], Any]) -> Ended:
+def run_in_child(work: Callable[[], Any]) -> ChildResult:
     """Run `work` in a child process; raise `RuntimeError` with the trace of a defect.
 
     `work` may be any function that `cloudpickle` can write, and what it answers is pickled. The
@@ -59,7 +59,7 @@ class Child:
     answers: Connection
     trace: Path
 
-    def wait(self) -> Ended:
+    def wait(self) -> ChildResult:
         """Wait for the end."""
         is_answered = self.answers.poll(_LIMIT_S)
         try:
@@ -76,10 +76,10 @@ class Child:
             )
         if kind == "refused":
             assert isinstance(value, HandoffError)
-            return Ended(refusal=value)
+            return ChildResult(refusal=value)
         if kind == "killed":
-            return Ended(signal=-self.process.exitcode)
-        return Ended(value)
+            return ChildResult(signal=-self.process.exitcode)
+        return ChildResult(value)
 
 
 def start_child(work: Callable[[], Any]) -> Child:

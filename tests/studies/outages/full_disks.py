@@ -12,7 +12,7 @@ from handoff.artifacts.release.signing import make_key, open_signer, read_trust
 from handoff.tasks.registry import pull
 from handoff.tasks.registry.messages import PullJob
 from tests.studies.outages.children import run_in_child
-from tests.studies.outages.outcomes import Found, Outcome, judge
+from tests.studies.outages.outcomes import InspectionResult, Outcome, judge
 from tests.studies.outages.registries import Place, append_only
 
 BLOCK_BYTES = 4096
@@ -55,7 +55,7 @@ def fill_and_run(
     ended = run_in_child(work)
     ballast.unlink()
     found = run_in_child(lambda: judge(place, again, versions)).value
-    assert isinstance(found, Found)
+    assert isinstance(found, InspectionResult)
     return Outcome(
         "no room on the disk", where, "refused" if ended.refusal else "well",
         str(ended.refusal or ""), tuple(found.half), tuple(found.lost), tuple(found.litter),

@@ -62,7 +62,7 @@ def see_unsettled(stores: Stores, model: str = MODEL) -> list[str]:
 
 def see_other_numbers(stores: Stores, model: str = MODEL) -> list[str]:
     """Return the versions whose number in MLflow is another than the ledger's."""
-    pairs = [(one.version, one.tags.get(VERSION_TAG)) for one in _listed(stores, model)]
+    pairs = [(one.version, one.tags.get(VERSION_TAG)) for one in _read_versions(stores, model)]
     return [
         f"MLflow's version {theirs} is the ledger's {ours}"
         for theirs, ours in pairs
@@ -89,9 +89,9 @@ def _see_versions(
             yield from _see_release(releases, releases.read(model, pointer))
         except HandoffError as error:
             yield f"version {version} can't be read: {error}"
-    for alias, held in (entries[-1].aliases if entries else {}).items():
-        if held.version not in kept:
-            yield f"{alias} stands for version {held.version}, which isn't there"
+    for alias, target in (entries[-1].aliases if entries else {}).items():
+        if target.version not in kept:
+            yield f"{alias} stands for version {target.version}, which isn't there"
 
 
 def _see_release(releases: Releases, release: SignedRelease) -> Iterator[str]:
@@ -125,7 +125,7 @@ def _see_copies(releases: Releases, model: str, entries: tuple[LedgerEntry, ...]
         if int(name) > newest:
             yield f"versions/{name} is shown, which the ledger doesn't have"
         elif int(name) in kept:
-            yield from _see_copy(releases, model, kept[int(name)], is_told=False)
+            yield from _see_copy(releases, model, kept[int(name)], must_be_complete=False)
     known = {digest_bytes(_envelope(releases, model, e.sequence)) for e in entries}
     for stored in releases.store.keys(f"models/{model}/aliases/"):
         data = releases.store.read(stored.key, _LIMIT) or b""
@@ -133,15 +133,17 @@ def _see_copies(releases: Releases, model: str, entries: tuple[LedgerEntry, ...]
             yield f"{stored.key} is no entry of the ledger"
 
 
-def _see_copy(releases: Releases, model: str, pointer: Pointer, *, is_told: bool) -> Iterator[str]:
-    """Tell which files of `versions/N` are wrong, and with `is_told` which are missing.
+def _see_copy(
+    releases: Releases, model: str, pointer: Pointer, *, must_be_complete: bool
+) -> Iterator[str]:
+    """Yield which files of `versions/N` are wrong, and with `must_be_complete` which are missing.
 
     Without it they may be missing, as long as the last one, which says that all are there, is.
     """
     release = releases.read(model, pointer)
     folder = f"models/{model}/versions/{pointer.version}"
     sums = "".join(f"{d.hex}  {path}\n" for path, d in sorted(release.claim.files.items()))
-    wanted = {
+    expected = {
         MANIFEST_FILE: release.manifest.to_bytes(),
         RELEASE_FILE: release.envelope,
         SUMS_FILE: sums.encode(),
@@ -149,13 +151,13 @@ def _see_copy(releases: Releases, model: str, pointer: Pointer, *, is_told: bool
         ENTRY_FILE: _envelope(releases, model, pointer.entry),
     }
     if release.claim.delivery is not None:
-        wanted[DELIVERY_FILE] = releases.objects.read_bytes(release.claim.delivery, _LIMIT)
-    held = {name: releases.store.read(f"{folder}/{name}", _LIMIT) for name in wanted}
-    is_whole = is_told or held[ENTRY_FILE] is not None
-    for name, data in held.items():
+        expected[DELIVERY_FILE] = releases.objects.read_bytes(release.claim.delivery, _LIMIT)
+    copies = {name: releases.store.read(f"{folder}/{name}", _LIMIT) for name in expected}
+    is_whole = must_be_complete or copies[ENTRY_FILE] is not None
+    for name, data in copies.items():
         if data is None and is_whole:
             yield f"{folder}/{name} is missing"
-        elif data is not None and data != wanted[name]:
+        elif data is not None and data != expected[name]:
             yield f"{folder}/{name} is not what was signed"
 
 
@@ -164,15 +166,15 @@ def _see_missing_copies(
 ) -> Iterator[str]:
     kept = kept_versions(entries)
     for pointer in kept.values():
-        yield from _see_copy(releases, model, pointer, is_told=True)
+        yield from _see_copy(releases, model, pointer, must_be_complete=True)
         made = releases.release_entry(model, pointer.version)
         hint = releases.store.read(f"models/{model}/fingerprints/{made.fingerprint.hex}", 32)
         same = [v for v in kept if releases.release_entry(model, v).fingerprint == made.fingerprint]
         if hint is None or int(hint) not in same:
             yield f"version {pointer.version} isn't found by what it was made from"
-    for alias, held in entries[-1].aliases.items():
+    for alias, moved in entries[-1].aliases.items():
         data = releases.store.read(f"models/{model}/aliases/{alias}.json", _LIMIT)
-        if data is None or open_entry(data, releases.trust, model).sequence != held.entry:
+        if data is None or open_entry(data, releases.trust, model).sequence != moved.entry:
             yield f"aliases/{alias}.json is not the entry that moved it"
 
 
@@ -183,7 +185,9 @@ def _see_unpullable(
         with tempfile.TemporaryDirectory() as scratch:
             to = Path(scratch, "pulled")
             try:
-                job = PullJob(model, version, to, "auto", _unseen(stores), torch_version=None)
+                job = PullJob(
+                    model, version, to, "auto", _without_memory(stores), torch_version=None
+                )
                 pull.run(job)
                 checked = check_release(to, None, releases.trust)
             except HandoffError as error:
@@ -193,7 +197,7 @@ def _see_unpullable(
                 yield f"version {checked.claim.version} is pulled for version {version}"
 
 
-def _unseen(stores: Stores) -> Stores:
+def _without_memory(stores: Stores) -> Stores:
     return replace(stores, seen=None)
 
 
@@ -208,7 +212,7 @@ def _client(stores: Stores) -> Any:
     return MlflowClient(stores.tracking_uri, registry_uri=stores.tracking_uri)
 
 
-def _listed(stores: Stores, model: str) -> list[Any]:
+def _read_versions(stores: Stores, model: str) -> list[Any]:
     return list(_client(stores).search_model_versions(f"name = '{model}'", max_results=1000))
 
 
@@ -217,8 +221,8 @@ def _see_catalogue(
 ) -> Iterator[str]:
     kept = kept_versions(entries)
     newest = entries[-1].newest if entries else 0
-    models = _logged(_client(stores))
-    for listed in _listed(stores, model):
+    models = _read_models(_client(stores))
+    for listed in _read_versions(stores, model):
         number = listed.tags.get(VERSION_TAG, "")
         if not re.fullmatch(r"[0-9]+", number) or int(number) > newest:
             yield f"MLflow lists version {number!r}, which the ledger doesn't have"
@@ -259,7 +263,7 @@ def _see_artifacts(location: str, manifest: Manifest, stores: Stores, number: st
 
 def _see_stale_catalogue(stores: Stores, model: str, head: LedgerEntry) -> Iterator[str]:
     client = _client(stores)
-    listed = _listed(stores, model)
+    listed = _read_versions(stores, model)
     numbers = sorted(int(one.tags.get(VERSION_TAG, "0")) for one in listed)
     known = sorted({*range(1, head.newest + 1)} - {*head.retired})
     if numbers != known:
@@ -271,13 +275,13 @@ def _see_stale_catalogue(stores: Stores, model: str, head: LedgerEntry) -> Itera
         alias: by_version.get(int(version), 0)
         for alias, version in client.get_registered_model(model).aliases.items()
     }
-    wanted = {alias: held.version for alias, held in head.aliases.items()}
+    wanted = {alias: pointer.version for alias, pointer in head.aliases.items()}
     if aliases != wanted:
         yield f"MLflow's aliases are {aliases}, the ledger's {wanted}"
     yield from _see_unended(client)
 
 
-def _logged(client: Any) -> list[Any]:
+def _read_models(client: Any) -> list[Any]:
     experiment = client.get_experiment_by_name(RELEASES)
     return list(client.search_logged_models([experiment.experiment_id])) if experiment else []
 
@@ -288,7 +292,7 @@ def _see_unended(client: Any) -> Iterator[str]:
     for run in runs:
         if run.info.status != "FINISHED":
             yield f"MLflow's run {run.info.run_id} is {run.info.status}"
-    for logged in _logged(client):
+    for logged in _read_models(client):
         if str(logged.status) != "READY":
             yield f"MLflow's model {logged.model_id} is {logged.status}"
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from handoff.tasks.registry.messages import CatalogueJob
 from tests.studies.outages.children import run_in_child
-from tests.studies.outages.outcomes import Found, Outcome, judge
+from tests.studies.outages.outcomes import InspectionResult, Outcome, judge
 from tests.studies.outages.registries import Place, append_only, release, release_first, show
 from tests.tasks.registry.registering import Here
 
@@ -65,7 +65,7 @@ def count_changes(place: Place, work: Callable[[], object]) -> int:
     place.restore()
 
     def counted() -> int:
-        wire = _armed(place, 0)
+        wire = _arm_tripwire(place, 0)
         work()
         return len(wire.passed)
 
@@ -83,13 +83,13 @@ def kill_at(
     place.restore()
 
     def killed() -> None:
-        _armed(place, at)
+        _arm_tripwire(place, at)
         work()
 
     ended = run_in_child(killed)
     # One change less than was counted is no kill: what MLflow does by itself may vary.
     found = run_in_child(lambda: judge(place, again, versions)).value
-    assert isinstance(found, Found)
+    assert isinstance(found, InspectionResult)
     return Outcome(
         "SIGKILL", where, "killed" if ended.signal == signal.SIGKILL else "well",
         half=tuple(found.half), lost=tuple(found.lost), litter=tuple(found.litter),
@@ -130,7 +130,7 @@ def parts_of_a_release(place: Place) -> dict[str, tuple[Callable[[], object], bo
     }
 
 
-def _armed(place: Place, at: int) -> Tripwire:
+def _arm_tripwire(place: Place, at: int) -> Tripwire:
     scratch = place.root / "scratch"
     scratch.mkdir(exist_ok=True)
     # As a release does it, whose folder for such things goes with the build.

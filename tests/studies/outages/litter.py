@@ -56,8 +56,8 @@ def see_processes(place: Path) -> list[str]:
         if process.pid == os.getpid():
             continue
         try:
-            told = [*process.environ().values(), *process.cmdline()]
-            is_ours = any(str(place) in text for text in told) and process.status() != "zombie"
+            texts = [*process.environ().values(), *process.cmdline()]
+            is_ours = any(str(place) in text for text in texts) and process.status() != "zombie"
         except psutil.Error:
             continue
         if is_ours:
@@ -76,7 +76,7 @@ def _see_store(stores: Stores) -> Iterator[str]:
 
 
 def _see_catalogue(stores: Stores) -> Iterator[str]:
-    """Tell which folders of files MLflow keeps that belong to no run and no model."""
+    """Yield which folders of files MLflow keeps that belong to no run and no model."""
     root = Path(stores.artifact_root)
     if not stores.artifact_root or not root.is_dir():
         return
@@ -103,7 +103,7 @@ def _local(address: str) -> Path:
 def _see_home(home: Path) -> Iterator[str]:
     builds = home / "builds"
     for path in sorted(builds.glob("[0-9][0-9]*")):
-        if not (path / "refused").exists() and not _is_held(path):
+        if not (path / "refused").exists() and not _is_locked(path):
             yield f"the build {path.name} is left"
     patterns = ("builds/packages/*/.*", "builds/programs/.*", "builds/compiler/ready/.*")
     folders = ("ledgers", "keys/private", "keys/trusted")
@@ -112,7 +112,7 @@ def _see_home(home: Path) -> Iterator[str]:
             yield f"{path.relative_to(home)} is left"
 
 
-def _is_held(folder: Path) -> bool:
+def _is_locked(folder: Path) -> bool:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,9 +14,9 @@ from typing import Any
 from handoff.artifacts.errors import NotShownYet
 from handoff.artifacts.mlflow.registry import Catalogue
 from tests.faulty_server import FOREVER, Fault
-from tests.studies.outages.children import Ended, run_in_child, start_child
+from tests.studies.outages.children import ChildResult, run_in_child, start_child
 from tests.studies.outages.numbered_faults import NumberedFaults
-from tests.studies.outages.outcomes import Found, Outcome, judge
+from tests.studies.outages.outcomes import InspectionResult, Outcome, judge
 from tests.studies.outages.registries import Place, make_place, release, release_first, show
 from tests.studies.outages.s3_faults import NAMES
 
@@ -99,14 +99,14 @@ def lock_database(place: Place, seconds: float | None) -> Outcome:
     return settle(place, kind, ended)
 
 
-def settle(place: Place, kind: str, ended: Ended) -> Outcome:
-    """Inspect, run `handoff sync`'s step where the release was told as not shown, and inspect."""
+def settle(place: Place, kind: str, ended: ChildResult) -> Outcome:
+    """Inspect, run `handoff sync`'s step as the refusal has to advise, and inspect again."""
     again = run_in_child(lambda: judge(place, lambda: _sync(place), [1, 2]))
     found = again.value
-    assert isinstance(found, Found)
+    assert isinstance(found, InspectionResult)
     lost = list(found.lost)
     refusal = ended.refusal
-    if refusal is not None and not _is_told(refusal, place.model):
+    if refusal is not None and not _says_released(refusal, place.model):
         lost.append(f"not told as released: {refusal}")
     return Outcome(
         kind, WHERE, "refused" if refusal else "well", str(refusal or ""), tuple(found.half),
@@ -128,7 +128,7 @@ def inject_everywhere(
             yield bench.inject(fault, at, FOREVER)
 
 
-def _is_told(refusal: Exception, model: str) -> bool:
+def _says_released(refusal: Exception, model: str) -> bool:
     text = str(refusal)
     return (
         isinstance(refusal, NotShownYet)

@@ -18,7 +18,7 @@ Ending = Literal["well", "refused", "killed"]
 class Outcome:
     """What came of one fault: how the run ended, and what was wrong then and after the next run.
 
-    `told` is the refusal. `half` is what readers could see half, `lost` and `unsettled` what the
+    `message` is the refusal. `half` is what readers could see half, `lost` and `unsettled` what the
     second run did not make up for, `litter` what was left after it. `for_collector` is what only
     a garbage collection gives up.
     """
@@ -26,7 +26,7 @@ class Outcome:
     kind: str
     where: str
     ended: Ending
-    told: str = ""
+    message: str = ""
     half: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     litter: tuple[str, ...] = ()
@@ -34,16 +34,16 @@ class Outcome:
 
     @property
     def is_survived(self) -> bool:
-        """Tell whether nothing was half, lost or left."""
+        """Return whether nothing was half, lost or left."""
         return not (self.half or self.lost or self.litter)
 
     def describe(self) -> str:
         """Return everything that was wrong, for an assertion."""
-        return f"{self.kind}, {self.where}: {self.half} {self.lost} {self.litter} ({self.told})"
+        return f"{self.kind}, {self.where}: {self.half} {self.lost} {self.litter} ({self.message})"
 
 
 @dataclass
-class Found:
+class InspectionResult:
     """What inspections found, before the second run and after it."""
 
     half: list[str] = field(default_factory=list)
@@ -52,10 +52,12 @@ class Found:
     for_collector: int = 0
 
 
-def judge(place: Place, run_again: Callable[[], object], versions: Sequence[int]) -> Found:
+def judge(
+    place: Place, run_again: Callable[[], object], versions: Sequence[int]
+) -> InspectionResult:
     """Inspect the registry, run again, and inspect it once more: it has `versions` by then."""
     stores = place.registry.stores
-    found = Found(half=see_half(stores, place.model))
+    found = InspectionResult(half=see_half(stores, place.model))
     try:
         run_again()
     except HandoffError as error:
@@ -73,7 +75,7 @@ def see_lost(place: Place, versions: Sequence[int]) -> list[str]:
     kept = sorted(kept_versions(entries))
     if kept != list(versions):
         return [f"the ledger has the versions {kept}, not {list(versions)}"]
-    aliases = {alias: held.version for alias, held in entries[-1].aliases.items()}
+    aliases = {alias: pointer.version for alias, pointer in entries[-1].aliases.items()}
     if aliases.get("candidate") != versions[-1]:
         return [f"candidate is not version {versions[-1]} but {aliases.get('candidate')}"]
     if "production" in aliases and aliases["production"] != 1:

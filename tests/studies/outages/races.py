@@ -8,7 +8,7 @@ from pathlib import Path
 
 from handoff.artifacts.errors import RegistryFailed
 from handoff.tasks.registry.changes import PromoteRequest
-from tests.studies.outages.children import Ended, run_in_child, start_child
+from tests.studies.outages.children import ChildResult, run_in_child, start_child
 from tests.studies.outages.inspecting import see_half, see_other_numbers, see_unsettled
 from tests.studies.outages.litter import see_litter
 from tests.studies.outages.outcomes import Outcome
@@ -19,7 +19,7 @@ PROMOTERS = 4
 _KIND = "many at once"
 
 
-def race(works: Sequence[Callable[[], object]]) -> list[Ended]:
+def race(works: Sequence[Callable[[], object]]) -> list[ChildResult]:
     """Run each in a process of its own, all at once; return how they ended, in their order."""
     children = [start_child(work) for work in works]
     return [child.wait() for child in children]
@@ -34,7 +34,7 @@ def release_same(place: Place, *, rebuild: bool) -> Outcome:
 
     versions = list(range(1, 2 + (WRITERS if rebuild else 1)))
     where = f"{WRITERS} releases of one delivery{', --rebuild' if rebuild else ''}"
-    return _judged(place, where, race([work] * WRITERS), versions)
+    return _judge_race(place, where, race([work] * WRITERS), versions)
 
 
 def release_others(place: Place, deliveries: Sequence[Delivery]) -> Outcome:
@@ -42,7 +42,7 @@ def release_others(place: Place, deliveries: Sequence[Delivery]) -> Outcome:
     place.restore()
     works = [lambda one=one: release(place.registry, one).version for one in deliveries]
     where = f"{len(deliveries)} releases of different deliveries"
-    return _judged(place, where, race(works), list(range(1, 2 + len(deliveries))))
+    return _judge_race(place, where, race(works), list(range(1, 2 + len(deliveries))))
 
 
 def some_deliveries(place: Place, root: Path, count: int = WRITERS) -> list[Delivery]:
@@ -73,11 +73,11 @@ def promote_at_once(place: Place) -> Outcome:
     ended = race(works)
     lost = []
     won = [one.value for one in ended if one.refusal is None]
-    told = [str(one.refusal) for one in ended if isinstance(one.refusal, RegistryFailed)]
-    if len(won) != 1 or len(told) != PROMOTERS - 1:
-        lost.append(f"{len(won)} won and {len(told)} were told: {ended}")
-    if not all("moved by another meanwhile" in text for text in told):
-        lost.append(f"not told by whom: {told}")
+    refusals = [str(one.refusal) for one in ended if isinstance(one.refusal, RegistryFailed)]
+    if len(won) != 1 or len(refusals) != PROMOTERS - 1:
+        lost.append(f"{len(won)} won and {len(refusals)} were told: {ended}")
+    if not all("moved by another meanwhile" in text for text in refusals):
+        lost.append(f"not told by whom: {refusals}")
     promoted = [e.version for e in place.registry.entries() if e.action == "promote"]
     if promoted != [1, *won]:
         lost.append(f"the history has the promotions {promoted}, and {won} won")
@@ -96,11 +96,13 @@ def _promote(place: Place, version: int) -> int:
     return appended.version
 
 
-def _judged(place: Place, where: str, ended: Sequence[Ended], versions: Sequence[int]) -> Outcome:
+def _judge_race(
+    place: Place, where: str, ended: Sequence[ChildResult], versions: Sequence[int]
+) -> Outcome:
     lost = [f"one was refused: {one.refusal}" for one in ended if one.refusal is not None]
-    told = {one.value for one in ended if one.refusal is None}
-    if told != {*versions[1:]}:
-        lost.append(f"they were told the versions {sorted(told)}, not {list(versions[1:])}")
+    reported = {one.value for one in ended if one.refusal is None}
+    if reported != {*versions[1:]}:
+        lost.append(f"they were told the versions {sorted(reported)}, not {list(versions[1:])}")
     entries = place.registry.entries(place.model)
     made = [entry.version for entry in entries if entry.action == "release"]
     if sorted({*made}) != list(versions):

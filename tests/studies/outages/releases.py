@@ -94,10 +94,10 @@ class Workshop:
         )  # fmt: skip
 
     def run(self, *arguments: str) -> tuple[int, str]:
-        """Run `handoff` to its end; return its exit code and what it told."""
+        """Run `handoff` to its end; return its exit code and its output."""
         process = self.start(*arguments)
-        _, told = process.communicate(timeout=600)
-        return process.returncode, told
+        _, output = process.communicate(timeout=600)
+        return process.returncode, output
 
     def restore(self) -> None:
         """Bring the home back to where version 1 alone is released."""
@@ -114,12 +114,12 @@ def open_workshop(root: Path) -> Workshop:
     (root / "small.py").write_text(_FACTORY)
     for which in ("first", "second"):
         command = ("deliver", f"small:{which}", "--to", str(root / which), "--name", NAME)
-        code, told = workshop.run(*command)
-        assert code == 0, told
-    code, told = workshop.run("release", str(root / "first"))
-    assert code == 0, told
-    code, told = workshop.run("promote", f"{NAME}@1", "--to", "production")
-    assert code == 0, told
+        code, output = workshop.run(*command)
+        assert code == 0, output
+    code, output = workshop.run("release", str(root / "first"))
+    assert code == 0, output
+    code, output = workshop.run("promote", f"{NAME}@1", "--to", "production")
+    assert code == 0, output
     shutil.copytree(workshop.home, root / "kept", symlinks=True)
     return workshop
 
@@ -162,22 +162,22 @@ def _kills(chance: random.Random, lasts_s: float) -> Iterator[Kill]:
 def kill_release(workshop: Workshop, kill: Kill) -> Outcome:
     """Release version 2 and kill it, look, release it again, and look once more."""
     workshop.restore()
-    code, told = _run_and_kill(workshop, kill)
+    code, output = _run_and_kill(workshop, kill)
     litter = wait_for_orphans(workshop)
     half = run_in_child(lambda: see_half(workshop.stores, NAME)).value
-    again, told_again = workshop.run("release", str(workshop.root / "second"))
-    lost = [] if again == 0 else [f"the second run ended with {again}: {told_again[-500:]}"]
+    again, output_again = workshop.run("release", str(workshop.root / "second"))
+    lost = [] if again == 0 else [f"the second run ended with {again}: {output_again[-500:]}"]
     litter += wait_for_orphans(workshop)
     found: tuple[list[str], list[str], list[str]] = run_in_child(lambda: _look(workshop)).value
     ended: Ending = "killed" if code < 0 else "refused" if code else "well"
     where = {"group": "all of a release", "main": "its main process"}.get(
         kill.target, "one step's process"
     )
-    if code > 0 and ("Traceback" in told or "handoff: " not in told):
-        lost.append(f"the refusal is no sentence: {told[-500:]}")
+    if code > 0 and ("Traceback" in output or "handoff: " not in output):
+        lost.append(f"the refusal is no sentence: {output[-500:]}")
     return Outcome(
         "SIGKILL", f"{where}, {'at a step' if kill.line else 'at any moment'}", ended,
-        told=f"{kill}: {told.strip().splitlines()[-1] if told.strip() else ''}"[:400],
+        message=f"{kill}: {output.strip().splitlines()[-1] if output.strip() else ''}"[:400],
         half=(*half, *found[0]), lost=(*lost, *found[1]),
         litter=(*litter, *found[2]),
     )  # fmt: skip
@@ -189,7 +189,7 @@ def _look(workshop: Workshop) -> tuple[list[str], list[str], list[str]]:
     entries = releases.entries(NAME)
     lost = see_unsettled(stores, NAME)
     kept = sorted(kept_versions(entries))
-    aliases = {alias: held.version for alias, held in entries[-1].aliases.items()}
+    aliases = {alias: pointer.version for alias, pointer in entries[-1].aliases.items()}
     if (kept, aliases) != ([1, 2], {"candidate": 2, "production": 1}):
         lost.append(f"the ledger has the versions {kept} and the aliases {aliases}")
     litter = see_litter(stores, home=workshop.home, scratch=[workshop.scratch])
@@ -198,13 +198,13 @@ def _look(workshop: Workshop) -> tuple[list[str], list[str], list[str]]:
 
 def _run_and_kill(workshop: Workshop, kill: Kill) -> tuple[int, str]:
     process = workshop.start("release", str(workshop.root / "second"))
-    told: list[str] = []
+    output: list[str] = []
     seen = threading.Event()
     assert process.stderr is not None
 
     def read(lines: Iterable[str]) -> None:
         for line in lines:
-            told.append(line)
+            output.append(line)
             if kill.line and line.startswith(kill.line):
                 seen.set()
         seen.set()
@@ -221,7 +221,7 @@ def _run_and_kill(workshop: Workshop, kill: Kill) -> tuple[int, str]:
     reader.join(30)
     if process.stdout is not None:
         process.stdout.close()
-    return process.returncode, "".join(told)
+    return process.returncode, "".join(output)
 
 
 def _kill(process: subprocess.Popen[str], target: str) -> None:

@@ -17,9 +17,9 @@ from handoff.artifacts.stores.store import open_store
 from handoff.tasks.registry import pull
 from handoff.tasks.registry.messages import PullJob
 from tests.faulty_server import FOREVER, Fault
-from tests.studies.outages.children import Ended, run_in_child
+from tests.studies.outages.children import ChildResult, run_in_child
 from tests.studies.outages.numbered_faults import NumberedFaults, s3_process
-from tests.studies.outages.outcomes import Found, Outcome, judge
+from tests.studies.outages.outcomes import InspectionResult, Outcome, judge
 from tests.studies.outages.registries import append_only, make_place, release_first
 
 KINDS: tuple[Fault, ...] = (
@@ -48,7 +48,7 @@ class S3Bench:
         self._kept = {key: self._bucket.get(key) for key in self._keys()}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tell a child about the place alone: servers and clients are this process' own."""
+        """Give a child the place alone: servers and clients are this process' own."""
         return {"place": self.place}
 
     def restore(self) -> None:
@@ -82,8 +82,8 @@ class S3Bench:
         self.server.begin()
         last, versions = (self.release, [1, 2]) if again is None else (again, [1])
         found = self._at_server(lambda: judge(self.place, last, versions)).value
-        assert isinstance(found, Found)
-        lost = [*found.lost, *_unsaid(ended.refusal)]
+        assert isinstance(found, InspectionResult)
+        lost = [*found.lost, *_see_unexpected(ended.refusal)]
         kind = f"{NAMES[fault]}, {'once' if times == 1 else 'for ever'}"
         return Outcome(
             kind, where, "refused" if ended.refusal else "well", str(ended.refusal or ""),
@@ -104,13 +104,13 @@ class S3Bench:
     def _keys(self) -> set[str]:
         return self._bucket.keys()
 
-    def _behind_server(self, work: Callable[[], object]) -> Ended:
+    def _behind_server(self, work: Callable[[], object]) -> ChildResult:
         return self._run(work, self.server.url)
 
-    def _at_server(self, work: Callable[[], object]) -> Ended:
+    def _at_server(self, work: Callable[[], object]) -> ChildResult:
         return self._run(work, self.settings["AWS_ENDPOINT_URL"])
 
-    def _run(self, work: Callable[[], object], address: str) -> Ended:
+    def _run(self, work: Callable[[], object], address: str) -> ChildResult:
         settings = {**self.settings, "AWS_ENDPOINT_URL": address}
 
         def run() -> object:
@@ -184,8 +184,8 @@ def inject_everywhere(
                 yield bench.inject(where, work, fault, at, FOREVER)
 
 
-def _unsaid(refusal: HandoffError | None) -> list[str]:
-    """Tell where a refusal is not one of those that a fault of the store may end with."""
+def _see_unexpected(refusal: HandoffError | None) -> list[str]:
+    """Say where a refusal is not one of those that a fault of the store may end with."""
     if refusal is None or refusal.exit_code in (5, 6):
         return []
     return [f"refused with exit code {refusal.exit_code}: {refusal}"]

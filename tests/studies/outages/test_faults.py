@@ -59,7 +59,7 @@ def test_a_pull_gets_through_faults_of_s3_that_pass(bench: s3_faults.S3Bench) ->
         outcome = bench.inject("pull", bench.pull, fault, 1 + 3 * place, 1, again=bench.pull)
         assert fault in {request.fault for request in bench.server.log}
         assert outcome.half == outcome.litter == (), outcome.describe()
-        assert outcome.ended == "well" or "not what its digest says" in outcome.told
+        assert outcome.ended == "well" or "not what its digest says" in outcome.message
 
 
 def test_a_fault_is_done_to_the_requests_that_were_named() -> None:
@@ -94,9 +94,9 @@ def test_an_mlflow_that_is_away_is_told_with_the_release_and_sync_makes_up_for_i
     )
     outcome = mlflow_faults.settle(place, "connection refused", ended)
     assert (outcome.ended, outcome.is_survived) == ("refused", True), outcome.describe()
-    assert "version 2 of toy is released and can be pulled" in outcome.told
-    assert "MLflow doesn't show it yet" in outcome.told
-    assert "'handoff sync toy' makes up for it" in outcome.told
+    assert "version 2 of toy is released and can be pulled" in outcome.message
+    assert "MLflow doesn't show it yet" in outcome.message
+    assert "'handoff sync toy' makes up for it" in outcome.message
 
 
 @pytest.mark.parametrize(

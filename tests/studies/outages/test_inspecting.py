@@ -132,7 +132,7 @@ def point_at_retired(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "message"),
     [
         (cut_chain, "the ledger can't be read"),
         (drop_part, "version 1 can't be read: an object is not in the store"),
@@ -162,10 +162,10 @@ def point_at_retired(place: Place) -> None:
         ),
     ],
 )
-def test_what_is_half_there_is_seen(place: Place, damage: Damage, told: str) -> None:
+def test_what_is_half_there_is_seen(place: Place, damage: Damage, message: str) -> None:
     assert see_half(place.registry.stores) == []
     damage(place)
-    assert any(told in text for text in see_half(place.registry.stores)), told
+    assert any(message in text for text in see_half(place.registry.stores)), message
 
 
 def drop_hints(place: Place) -> None:
@@ -173,7 +173,7 @@ def drop_hints(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "message"),
     [
         (
             lambda place: key_at(place, version_key("toy", 1, ENTRY_FILE)).unlink(),
@@ -188,11 +188,11 @@ def drop_hints(place: Place) -> None:
     ],
 )
 def test_what_a_second_run_has_to_make_up_for_is_seen(
-    place: Place, damage: Damage, told: str
+    place: Place, damage: Damage, message: str
 ) -> None:
     assert see_unsettled(place.registry.stores) == []
     damage(place)
-    assert any(told in text for text in see_unsettled(place.registry.stores)), told
+    assert any(message in text for text in see_unsettled(place.registry.stores)), message
 
 
 def test_versions_and_aliases_that_are_not_what_they_should_be_are_seen(place: Place) -> None:
@@ -237,7 +237,7 @@ def test_what_mlflow_shows_half_or_otherwise_than_the_ledger_is_seen(shown: Plac
     shown.restore()
     assert run_in_child(look).value == []
     run_in_child(lambda: damage_catalogue(shown))
-    told = "\n".join(run_in_child(look).value)
+    message = "\n".join(run_in_child(look).value)
     for sentence in (
         "MLflow lists version '7', which the ledger doesn't have",
         "MLflow's version 1 is another release",
@@ -251,7 +251,7 @@ def test_what_mlflow_shows_half_or_otherwise_than_the_ledger_is_seen(shown: Plac
         "stray belongs to nothing that MLflow lists",
         "is left of a database",
     ):
-        assert sentence in told, told
+        assert sentence in message, message
 
 
 def test_files_that_were_left_lying_about_are_seen(place: Place, tmp_path: Path) -> None:
@@ -286,10 +286,10 @@ def test_a_process_that_was_left_is_seen(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
     with subprocess.Popen(command, env=environment) as process:
         try:
-            (told,) = see_processes(tmp_path)
+            (message,) = see_processes(tmp_path)
         finally:
             process.kill()
-    assert f"process {process.pid} is left" in told
+    assert f"process {process.pid} is left" in message
 
 
 def test_what_a_killed_command_has_started_is_ended(tmp_path: Path) -> None:

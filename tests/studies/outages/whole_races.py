@@ -28,10 +28,10 @@ def release_at_once(workshop: Workshop, *, rebuild: bool) -> Outcome:
     options = ("--rebuild",) if rebuild else ()
     command = ("release", str(workshop.root / "second"), *options)
     ended = _end_all([workshop.start(*command) for _ in range(WRITERS)])
-    lost = [f"one ended with {code}: {told[-300:]}" for code, told in ended if code]
+    lost = [f"one ended with {code}: {output[-300:]}" for code, output in ended if code]
     last = 1 + (WRITERS if rebuild else 1)
     where = f"{WRITERS} whole releases of one delivery{', --rebuild' if rebuild else ''}"
-    return _settled(workshop, where, lost, versions=list(range(1, last + 1)))
+    return _judge_race(workshop, where, lost, versions=list(range(1, last + 1)))
 
 
 def promote_at_once(workshop: Workshop) -> Outcome:
@@ -45,35 +45,35 @@ def promote_at_once(workshop: Workshop) -> Outcome:
     codes = sorted(code for code, _ in ended)
     lost = [] if codes == [0, 5, 5, 5] else [f"they ended with {codes}: {ended}"]
     lost += [
-        f"not told by whom: {told[-300:]}"
-        for code, told in ended
-        if code and "moved by another meanwhile" not in told
+        f"not told by whom: {output[-300:]}"
+        for code, output in ended
+        if code and "moved by another meanwhile" not in output
     ]
     releases = open_releases(workshop.stores.objects, workshop.stores.trusted, None)
     promoted = [entry for entry in releases.entries(NAME) if entry.action == "promote"]
     if len(promoted) != 2:
         lost.append(f"the history has {len(promoted)} promotions, not 2")
     versions = list(range(1, 2 + WRITERS))
-    return _settled(workshop, f"{PROMOTERS} commands promote over one version", lost, versions)
+    return _judge_race(workshop, f"{PROMOTERS} commands promote over one version", lost, versions)
 
 
 def _end_all(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str]]:
     ended = []
     for process in processes:
-        _, told = process.communicate(timeout=1800)
-        ended.append((process.returncode, told))
+        _, output = process.communicate(timeout=1800)
+        ended.append((process.returncode, output))
     return ended
 
 
-def _settled(workshop: Workshop, where: str, lost: list[str], versions: list[int]) -> Outcome:
+def _judge_race(workshop: Workshop, where: str, lost: list[str], versions: list[int]) -> Outcome:
     def look() -> tuple[list[str], list[str], list[str]]:
         stores = workshop.stores
         releases = open_releases(stores.objects, stores.trusted, None)
         kept = sorted(kept_versions(releases.entries(NAME)))
-        told = [] if kept == versions else [f"the ledger has the versions {kept}, not {versions}"]
-        told += see_other_numbers(stores, NAME)
+        wrong = [] if kept == versions else [f"the ledger has the versions {kept}, not {versions}"]
+        wrong += see_other_numbers(stores, NAME)
         litter = see_litter(stores, home=workshop.home, scratch=[workshop.scratch])
-        return see_half(stores, NAME), [*told, *see_unsettled(stores, NAME)], litter
+        return see_half(stores, NAME), [*wrong, *see_unsettled(stores, NAME)], litter
 
     litter = wait_for_orphans(workshop)
     half, unsettled, left = run_in_child(look).value

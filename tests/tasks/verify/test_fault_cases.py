@@ -9,7 +9,7 @@ import torch
 
 from tests.studies.faults.cases import Case, Judge, Report
 from tests.studies.faults.confirming import confirm
-from tests.studies.faults.hard import HARD, Hard
+from tests.studies.faults.hard import HARD, HardCase
 from tests.studies.faults.reports.judging import REPORTS, ReportRow
 
 CASES: tuple[Case, ...] = (*REPORTS, *HARD)
@@ -78,13 +78,13 @@ def test_a_report_that_shows_on_any_draw_is_refused_and_its_right_form_released(
     assert wrong.refused
     assert wrong.before == ""
     right = judge.judge(case_named("mantissas with whole exponents"))
-    assert not right.refused, right.told
+    assert not right.refused, right.summary
 
 
 def test_what_is_refused_before_it_was_compared_was_not_seen() -> None:
     report = next(one for one in REPORTS if one.must == "refused")
     empty = Judge.refusal(report, "deliver", "the model can't be captured")
-    assert not ReportRow(report, empty, asked=False).good
+    assert not ReportRow(report, empty, localizes=False).good
 
 
 @pytest.mark.long
@@ -99,13 +99,13 @@ def test_a_case_is_what_it_says_by_torch_alone(case: Case) -> None:
 @pytest.mark.compile
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.slug)
 def test_a_report_becomes_what_it_must(report: Report, judge: Judge) -> None:
-    row = ReportRow(report, judge.judge(report), asked=False)
-    assert row.good, row.judged.told
+    row = ReportRow(report, judge.judge(report), localizes=False)
+    assert row.good, row.judged.summary
 
 
 @pytest.mark.long
 @pytest.mark.compile
 @pytest.mark.parametrize("case", HARD, ids=lambda case: case.slug)
-def test_a_hard_model_is_released(case: Hard, judge: Judge) -> None:
+def test_a_hard_model_is_released(case: HardCase, judge: Judge) -> None:
     judged = judge.judge(case)
-    assert not judged.refused, judged.told
+    assert not judged.refused, judged.summary

@@ -46,7 +46,7 @@ def test_a_seeded_fault_is_caught(bench: Bench, name: str) -> None:
     (fault,) = [fault for fault in KINDS if fault.name == name]
     row = bench.judge(fault)
     assert row.caught
-    assert not re.match("refused before|verify crashed", row.told)
+    assert not re.match("refused before|verify crashed", row.summary)
     assert row.cases
 
 
@@ -57,7 +57,7 @@ def test_a_fault_of_no_size_is_not_caught(bench: Bench) -> None:
         "none", "A factor is what it was, to seven digits.", "perceptron",
         with_changed("last.bias", lambda bias: bias * (1.0 + 1e-7)),
     )  # fmt: skip
-    assert bench.judge(fault).told == "**not caught**"
+    assert bench.judge(fault).summary == "**not caught**"
 
 
 def test_what_changes_nothing_is_not_planted(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_what_changes_nothing_is_not_planted(tmp_path: Path) -> None:
 def test_what_was_not_planted_is_not_counted_as_caught() -> None:
     row = KindRow(KINDS[0], VerifyResult((), ()), "the graph is as it was")
     assert not row.caught
-    assert "not planted" in row.told
+    assert "not planted" in row.summary
 
 
 def test_kinds_have_names_of_their_own() -> None:

@@ -21,12 +21,12 @@ from pathlib import Path
 
 from handoff.artifacts.machine.gpu import host_gpu_capabilities
 from handoff.artifacts.recipe.target import CudaTarget, native_cpu_target
-from tests.studies.benchmarks.failures import told_of
+from tests.studies.benchmarks.failures import describe_failure
 from tests.studies.benchmarks.seeds.asked import DTYPES
-from tests.studies.benchmarks.seeds.measured import Measured, add, keep, read_kept
-from tests.studies.benchmarks.seeds.measuring import Asked, measure, prepare_package
+from tests.studies.benchmarks.seeds.measured import Measurement, add, keep, read_kept
+from tests.studies.benchmarks.seeds.measuring import MeasureOptions, measure, prepare_package
+from tests.studies.benchmarks.seeds.report import print_measured, print_summary
 from tests.studies.benchmarks.seeds.subjects import Subject, expand, find_subject
-from tests.studies.benchmarks.seeds.told import tell, tell_summary
 
 _SEEDS = ["resnet18", "user_model"]
 # On the CPU a call of ResNet-18 takes a hundred times as long.
@@ -35,31 +35,31 @@ _PROCESSES = {"cpu": 3, "cuda": 6}
 
 def main() -> None:
     """Measure each model in each precision, print its table, and a summary of all."""
-    given = _parser().parse_args()
-    precisions = given.precision.split(",")
+    args = _parser().parse_args()
+    precisions = args.precision.split(",")
     if unknown := [one for one in precisions if one not in DTYPES]:
         sys.exit(f"expected precisions among {', '.join(DTYPES)}, got {', '.join(unknown)}")
-    asked = Asked(
-        device=given.device,
-        target=given.target or _target(given.device, given.prepare),
-        runs=given.runs, batch=given.batch,
-        processes=given.processes or _PROCESSES[given.device],
-        without=tuple(given.without), packages=given.packages,
+    options = MeasureOptions(
+        device=args.device,
+        target=args.target or _target(args.device, args.prepare),
+        runs=args.runs, batch=args.batch,
+        processes=args.processes or _PROCESSES[args.device],
+        without=tuple(args.without), packages=args.packages,
     )  # fmt: skip
-    if given.prepare:
-        _prepare(given.names, precisions, asked, given.prepare)
+    if args.prepare:
+        _prepare(args.names, precisions, options, args.prepare)
         return
-    chance = 1 - 2.0 ** (1 - asked.processes)
-    print(f"Between the smallest and the largest of {asked.processes} processes lies the median "
+    chance = 1 - 2.0 ** (1 - options.processes)
+    print(f"Between the smallest and the largest of {options.processes} processes lies the median "
           f"of all that there could be with a probability of {chance:.0%}.")  # fmt: skip
-    kept = read_kept(given.keep) if given.keep else []
+    kept = read_kept(args.keep) if args.keep else []
     for precision in precisions:
-        for name in expand(given.names):
-            if measured := _measure(name, precision, asked):
+        for name in expand(args.names):
+            if measured := _measure(name, precision, options):
                 add(measured, kept)
-                if given.keep:
-                    keep(kept, given.keep)
-    tell_summary(kept)
+                if args.keep:
+                    keep(kept, args.keep)
+    print_summary(kept)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -93,32 +93,34 @@ def _subject(name: str) -> Subject | None:
     try:
         return find_subject(name)
     except (ImportError, KeyError) as error:
-        print(f"no {name}: {told_of(error)}")
+        print(f"no {name}: {describe_failure(error)}")
         return None
 
 
-def _measure(name: str, precision: str, asked: Asked) -> Measured | None:
+def _measure(name: str, precision: str, options: MeasureOptions) -> Measurement | None:
     """Measure and tell; None, and why, where the model can't be delivered."""
     subject = _subject(name)
     if subject is None:
         return None
     with tempfile.TemporaryDirectory(prefix="handoff-seeds-") as scratch:
         try:
-            measured = measure(subject, precision, asked, Path(scratch))
+            measured = measure(subject, precision, options, Path(scratch))
         except Exception as error:  # noqa: BLE001 - the other models can be measured
-            print(f"no {name} in {precision}: {told_of(error)}")
+            print(f"no {name} in {precision}: {describe_failure(error)}")
             return None
-    tell(measured)
+    print_measured(measured)
     return measured
 
 
-def _prepare(names: list[str], precisions: list[str], asked: Asked, folder: Path) -> None:
+def _prepare(
+    names: list[str], precisions: list[str], options: MeasureOptions, folder: Path
+) -> None:
     for precision in precisions:
         for subject in filter(None, map(_subject, expand(names))):
             try:
-                print(prepare_package(subject, precision, asked, folder))
+                print(prepare_package(subject, precision, options, folder))
             except Exception as failure:  # noqa: BLE001 - the other models can be prepared
-                print(f"no {subject.name} in {precision}: {told_of(failure)}")
+                print(f"no {subject.name} in {precision}: {describe_failure(failure)}")
 
 
 if __name__ == "__main__":

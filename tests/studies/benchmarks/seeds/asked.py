@@ -21,7 +21,7 @@ DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat1
 
 
 @dataclass(frozen=True)
-class Making:
+class MakeJob:
     """Make the file that `contestant` serves from: of the delivery in `folder`, at the path `to`.
 
     `target` is the slug that Handoff's packages are for.
@@ -43,7 +43,7 @@ class Making:
 
 
 @dataclass(frozen=True)
-class Playing:
+class PlayJob:
     """Call everybody in turns, `runs` times, and write what was seen to the file `to`.
 
     `files` is what contestants serve from, and `without` are those that are left out.
@@ -71,7 +71,7 @@ class Playing:
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayResult:
     """What one process saw: the seconds of the last half of its calls, by contestant.
 
     `apart` is the largest difference to eager's outputs, `missing` why a contestant isn't there,

@@ -10,9 +10,9 @@ import torch
 
 from handoff.artifacts.recipe.search import Search, Variation
 from handoff.tasks.verify.loading import open_shared_library
-from tests.studies.benchmarks.seeds.asked import Playing
+from tests.studies.benchmarks.seeds.asked import PlayJob
 from tests.studies.benchmarks.seeds.onnx_runtime import open_onnxruntime
-from tests.studies.benchmarks.served.competitors import Call, Flat, Tensors, trace
+from tests.studies.benchmarks.served.competitors import Call, FlatModule, Tensors, trace
 
 EAGER, ONNX = "eager", "ONNX Runtime"
 HANDOFF = "Handoff, "
@@ -43,13 +43,13 @@ def variation_of(contestant: str) -> Variation:
     return Search.variation(contestant.removeprefix(HANDOFF))
 
 
-def open_eager(model: Flat, inputs: Tensors) -> Call:
+def open_eager(model: FlatModule, inputs: Tensors) -> Call:
     """Return what calls the model itself, whose arguments are put together once."""
-    return _called(model.module, model, inputs)
+    return _bind_call(model.module, model, inputs)
 
 
 def makers(
-    job: Playing, model: Flat, inputs: Tensors, want: Tensors
+    job: PlayJob, model: FlatModule, inputs: Tensors, want: Tensors
 ) -> dict[str, Callable[[], Call]]:
     """Return what opens each contestant but eager; `want` are eager's outputs."""
 
@@ -67,17 +67,17 @@ def makers(
     return {name: make for name, make in found.items() if name not in job.without}
 
 
-def _open_compiled(model: Flat, inputs: Tensors) -> Call:
+def _open_compiled(model: FlatModule, inputs: Tensors) -> Call:
     # Of a copy, since what is compiled is kept beside the code that it was made from.
     compiled = torch.compile(copy.deepcopy(model.module), mode="max-autotune")
-    return _called(compiled, model, inputs)
+    return _bind_call(compiled, model, inputs)
 
 
-def _open_torchscript(model: Flat, inputs: Tensors) -> Call:
+def _open_torchscript(model: FlatModule, inputs: Tensors) -> Call:
     optimized = torch.jit.optimize_for_inference(trace(model, inputs))
-    return lambda given: optimized(*given)
+    return lambda tensors: optimized(*tensors)
 
 
-def _called(module: Callable[..., Any], model: Flat, inputs: Tensors) -> Call:
+def _bind_call(module: Callable[..., Any], model: FlatModule, inputs: Tensors) -> Call:
     args, kwargs = model.call.bind(inputs)
     return lambda _: module(*args, **kwargs)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tests.studies.benchmarks.seeds.contestants import CROSS, ELSEWHERE, NATIVE
-from tests.studies.benchmarks.seeds.measured import Measured, geometric_mean
+from tests.studies.benchmarks.seeds.measured import Measurement, geometric_mean
 from tests.studies.benchmarks.served.turns import Ratio
 
 
@@ -38,35 +38,36 @@ GOALS = (
 )  # fmt: skip
 
 
-def verdicts(measured: Sequence[Measured]) -> list[str]:
+def verdicts(measured: Sequence[Measurement]) -> list[str]:
     """Return a line for each goal and precision that was measured on a GPU, or that none was."""
     on_gpu = [one for one in measured if one.device == "cuda"]
     return [line for goal in GOALS for line in _verdicts(goal, on_gpu)]
 
 
-def _verdicts(goal: Goal, measured: list[Measured]) -> list[str]:
+def _verdicts(goal: Goal, measured: list[Measurement]) -> list[str]:
     lines = []
     for precision in goal.precisions:
         of_it = [one for one in measured if one.precision == precision and
                  (not goal.model or one.model == goal.model)]  # fmt: skip
-        told = _native(of_it) if goal.kind == "native" else _over_eager(of_it)
-        if told:
-            what, ratio = told
-            lines.append(f"{_named(goal, precision)}: {_standing(ratio, goal.least)} ({what})")
-    return lines or [f"{_named(goal, ', '.join(goal.precisions))}: not measured"]
+        finding = _native(of_it) if goal.kind == "native" else _over_eager(of_it)
+        if finding:
+            what, ratio = finding
+            verdict = _describe_verdict(ratio, goal.least)
+            lines.append(f"{_describe_goal(goal, precision)}: {verdict} ({what})")
+    return lines or [f"{_describe_goal(goal, ', '.join(goal.precisions))}: not measured"]
 
 
-def _named(goal: Goal, precision: str) -> str:
+def _describe_goal(goal: Goal, precision: str) -> str:
     return f"{goal.what}, {precision}, at least {goal.least:g}"
 
 
-def _standing(ratio: Ratio, least: float) -> str:
+def _describe_verdict(ratio: Ratio, least: float) -> str:
     verdict = "met" if ratio.value >= least else "missed"
-    held = ", within the noise" if ratio.low < least <= ratio.high else ""
-    return f"{verdict} at {ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}){held}"
+    noise = ", within the noise" if ratio.low < least <= ratio.high else ""
+    return f"{verdict} at {ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}){noise}"
 
 
-def _over_eager(measured: list[Measured]) -> tuple[str, Ratio] | None:
+def _over_eager(measured: list[Measurement]) -> tuple[str, Ratio] | None:
     """Return the mean of what Handoff would release over eager, and of how many models it is."""
     fastest = [(one, name) for one in measured if (name := one.fastest())]
     if not fastest:
@@ -77,7 +78,7 @@ def _over_eager(measured: list[Measured]) -> tuple[str, Ratio] | None:
     return f"{of}; {'; '.join(names)}", mean
 
 
-def _native(measured: list[Measured]) -> tuple[str, Ratio] | None:
+def _native(measured: list[Measurement]) -> tuple[str, Ratio] | None:
     """Return the slowest cross-compiled package over the native one of the same program."""
     ratios = [
         (f"{one.model}, {cross.removeprefix('Handoff, ')}", Ratio.across(found))

@@ -25,8 +25,8 @@ from handoff.tasks.compile.messages import CompileJob
 from handoff.tasks.optimize import step as optimize
 from handoff.tasks.optimize.messages import OptimizeJob
 from handoff.tasks.verify.loading import SHARED_LIBRARY
-from tests.studies.benchmarks.failures import told_of
-from tests.studies.benchmarks.seeds.asked import Making, precision_of, read_record, write_record
+from tests.studies.benchmarks.failures import describe_failure
+from tests.studies.benchmarks.seeds.asked import MakeJob, precision_of, read_record, write_record
 from tests.studies.benchmarks.seeds.contestants import CROSS, ONNX, variation_of
 from tests.studies.benchmarks.seeds.onnx_runtime import require_provider, write_model
 from tests.studies.benchmarks.seeds.subjects import prepare
@@ -40,8 +40,8 @@ class NotMade(Exception):
     """A contestant can't be made of this model; the message says why."""
 
 
-def make_apart(job: Making) -> None:
-    """Make what the job asks for in a new process; raise `NotMade` with what it told."""
+def make_apart(job: MakeJob) -> None:
+    """Make what the job asks for in a new process; raise `NotMade` with its last line."""
     job.to.parent.mkdir(parents=True, exist_ok=True)
     record = job.to.with_suffix(".job.json")
     write_record(record, job)
@@ -52,7 +52,7 @@ def make_apart(job: Making) -> None:
 
 
 def run_apart(module: str, record: Path, environment: dict[str, str], limit_s: float) -> None:
-    """Run a module on a job's file; raise `NotMade` with the last line that a failure told."""
+    """Run a module on a job's file; raise `NotMade` with the last line that a failure printed."""
     command = [sys.executable, "-m", module, str(record)]
     log = record.with_suffix(".log")
     with log.open("w", encoding="utf-8") as output:
@@ -71,15 +71,15 @@ def run_apart(module: str, record: Path, environment: dict[str, str], limit_s: f
 
 def main() -> None:
     """Do the job; end with one line where it can't be done."""
-    job = read_record(Making, Path(sys.argv[1]))
+    job = read_record(MakeJob, Path(sys.argv[1]))
     try:
         with torch.no_grad(), precision_of(job.precision):
             _make(job)
     except Exception as failure:  # noqa: BLE001 - what can't be made is a result
-        sys.exit(told_of(failure))
+        sys.exit(describe_failure(failure))
 
 
-def _make(job: Making) -> None:
+def _make(job: MakeJob) -> None:
     if job.contestant == ONNX:
         require_provider(job.device)
         # What is written knows no device.

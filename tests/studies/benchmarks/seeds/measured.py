@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.studies.benchmarks.seeds.asked import Played, read_record, write_record
+from tests.studies.benchmarks.seeds.asked import PlayResult, read_record, write_record
 from tests.studies.benchmarks.seeds.contestants import CROSS, EAGER, HANDOFF
 from tests.studies.benchmarks.served.turns import Ratio
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """What each process saw, and who is missing, and why.
 
     `load` is the machine's before anything was made.
@@ -25,7 +25,7 @@ class Measured:
     device: str
     runs: int
     load: float
-    played: tuple[Played, ...]
+    played: tuple[PlayResult, ...]
     missing: dict[str, str]
 
     @property
@@ -64,24 +64,24 @@ def geometric_mean(rows: Sequence[Sequence[Ratio]]) -> Ratio:
 
 
 @dataclass(frozen=True)
-class _Kept:
-    all: tuple[Measured, ...]
+class _MeasurementFile:
+    all: tuple[Measurement, ...]
 
 
-def keep(measured: Sequence[Measured], path: Path) -> None:
+def keep(measured: Sequence[Measurement], path: Path) -> None:
     """Write what was measured."""
-    write_record(path, _Kept(tuple(measured)))
+    write_record(path, _MeasurementFile(tuple(measured)))
 
 
-def read_kept(path: Path) -> list[Measured]:
+def read_kept(path: Path) -> list[Measurement]:
     """Return what was measured before; nothing where there is no such file."""
-    return list(read_record(_Kept, path).all) if path.exists() else []
+    return list(read_record(_MeasurementFile, path).all) if path.exists() else []
 
 
-def add(measured: Measured, kept: list[Measured]) -> None:
+def add(measured: Measurement, kept: list[Measurement]) -> None:
     """Put it in the place of an older one of the same model, precision and device."""
 
-    def key(one: Measured) -> tuple[str, ...]:
+    def key(one: Measurement) -> tuple[str, ...]:
         return one.model, one.precision, one.device
 
     kept[:] = [*(one for one in kept if key(one) != key(measured)), measured]

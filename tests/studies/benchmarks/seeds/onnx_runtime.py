@@ -62,15 +62,15 @@ def open_onnxruntime(path: Path, device: str, want: Tensors, *, tf32: bool) -> C
         raise ProviderMissing(f"the session runs on {', '.join(session.get_providers())}")
     results = tuple(torch.empty_like(one, memory_format=torch.contiguous_format) for one in want)
     binding = session.io_binding()
-    for told, tensor in zip(session.get_outputs(), results, strict=True):
-        binding.bind_output(told.name, *_place(tensor, device))
+    for output, tensor in zip(session.get_outputs(), results, strict=True):
+        binding.bind_output(output.name, *_place(tensor, device))
     # Exporters drop what the model doesn't look at.
-    wanted = {one.name for one in session.get_inputs()}
+    names = {one.name for one in session.get_inputs()}
 
-    def call(given: Tensors) -> Tensors:
-        whole = [tensor.contiguous() for tensor in given]
-        for place, tensor in enumerate(whole):
-            if f"input{place}" in wanted:
+    def call(tensors: Tensors) -> Tensors:
+        contiguous = [tensor.contiguous() for tensor in tensors]
+        for place, tensor in enumerate(contiguous):
+            if f"input{place}" in names:
                 binding.bind_input(f"input{place}", *_place(tensor, device))
         session.run_with_iobinding(binding)
         return results

@@ -19,10 +19,10 @@ import psutil
 import torch
 
 from handoff.tasks.verify.float64 import flatten_tensors
-from tests.studies.benchmarks.failures import told_of
+from tests.studies.benchmarks.failures import describe_failure
 from tests.studies.benchmarks.seeds.asked import (
-    Played,
-    Playing,
+    PlayJob,
+    PlayResult,
     precision_of,
     read_record,
     write_record,
@@ -38,15 +38,15 @@ _PAUSE_S = 0.005
 
 def main() -> None:
     """Do the job; end with one line where it can't be done."""
-    job = read_record(Playing, Path(sys.argv[1]))
+    job = read_record(PlayJob, Path(sys.argv[1]))
     try:
         with torch.no_grad(), precision_of(job.precision):
             write_record(job.to, play(job))
     except Exception as failure:  # noqa: BLE001 - what can't be played is a result
-        sys.exit(told_of(failure))
+        sys.exit(describe_failure(failure))
 
 
-def play(job: Playing) -> Played:
+def play(job: PlayJob) -> PlayResult:
     """Open everybody, and call them in turns."""
     model, inputs = prepare(job)
     calls: dict[str, Call] = {EAGER: open_eager(model, inputs)}
@@ -58,13 +58,13 @@ def play(job: Playing) -> Played:
             call = make()
             apart[name] = largest_difference(flatten_tensors(call(inputs)), want)
         except Exception as failure:  # noqa: BLE001 - what can't be made is a result
-            missing[name] = told_of(failure)
+            missing[name] = describe_failure(failure)
         else:
             calls[name] = call
     job.opening.unlink(missing_ok=True)
     load = psutil.getloadavg()[0]
     seconds = take_turns(calls, inputs, job.runs)
-    return Played(_machine(job.device), load, seconds, apart, missing)
+    return PlayResult(_machine(job.device), load, seconds, apart, missing)
 
 
 def take_turns(

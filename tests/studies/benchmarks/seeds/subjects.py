@@ -16,8 +16,8 @@ from handoff.tasks.deliver.capture.calls import describe_call
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
 from handoff.tasks.verify.inputs.plan import CaseSpec
-from tests.studies.benchmarks.seeds.asked import DTYPES, Making, Playing
-from tests.studies.benchmarks.served.competitors import Flat, Tensors
+from tests.studies.benchmarks.seeds.asked import DTYPES, MakeJob, PlayJob
+from tests.studies.benchmarks.served.competitors import FlatModule, Tensors
 
 # One word for the corpus' transformers, and their names.
 TRANSFORMERS = "transformers"
@@ -25,7 +25,7 @@ _TRANSFORMERS = ("bert", "gpt2", "t5_encoder", "sentence_encoder", "wav2vec2", "
                  "vit_small", "timm_vit_tiny")  # fmt: skip
 
 
-class Made(NamedTuple):
+class FactoryResult(NamedTuple):
     """A module, the arguments and keywords of a call, and further options of `deliver`."""
 
     module: nn.Module
@@ -44,44 +44,44 @@ class Subject:
 
     name: str
     batch: int
-    make: Callable[[], Made]
+    make: Callable[[], FactoryResult]
     has_loss: bool = False
 
     def deliver(self, precision: str, folder: Path) -> None:
         """Deliver the model in this precision to the folder."""
-        made = _in_precision(self.make(), precision)
-        deliver(made.module, made.args, folder, name=self.name.replace("_", "-"),
-                example_kwargs=made.kwargs, **made.options)  # fmt: skip
+        result = _cast_to(self.make(), precision)
+        deliver(result.module, result.args, folder, name=self.name.replace("_", "-"),
+                example_kwargs=result.kwargs, **result.options)  # fmt: skip
 
-    def served(self, precision: str, delivery: LoadedDelivery) -> Flat:
+    def served(self, precision: str, delivery: LoadedDelivery) -> FlatModule:
         """Return what others than Handoff serve: the model, called with tensors one by one.
 
         Not what was delivered, where that can be: some captures know the CPU alone.
         """
         if self.has_loss:
-            return Flat(delivery.module, _InOrder())
-        made = _in_precision(self.make(), precision)
-        call, _ = describe_call(made.module, made.args, made.kwargs)
-        return Flat(made.module, call)
+            return FlatModule(delivery.module, _PositionalCall())
+        result = _cast_to(self.make(), precision)
+        call, _ = describe_call(result.module, result.args, result.kwargs)
+        return FlatModule(result.module, call)
 
 
-class _InOrder:
+class _PositionalCall:
     """The call of a module that takes its tensors one by one already."""
 
     def bind(self, values: Tensors) -> tuple[Tensors, dict[str, Any]]:
         return values, {}
 
 
-def _in_precision(made: Made, precision: str) -> Made:
+def _cast_to(result: FactoryResult, precision: str) -> FactoryResult:
     dtype = DTYPES[precision]
 
     def cast(leaf: Any) -> Any:
         is_real = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
         return leaf.to(dtype) if is_real else leaf
 
-    module = made.module.eval().requires_grad_(False).to(dtype)
-    args, kwargs = pytree.tree_map(cast, (made.args, made.kwargs))
-    return Made(module, args, kwargs, made.options)
+    module = result.module.eval().requires_grad_(False).to(dtype)
+    args, kwargs = pytree.tree_map(cast, (result.args, result.kwargs))
+    return FactoryResult(module, args, kwargs, result.options)
 
 
 def find_subject(name: str) -> Subject:
@@ -96,9 +96,9 @@ def find_subject(name: str) -> Subject:
 
     found = {model.name: model for model in MODELS}[name]
 
-    def make() -> Made:
+    def make() -> FactoryResult:
         module, (args, kwargs) = found.make()
-        return Made(module, args, kwargs, found.options)
+        return FactoryResult(module, args, kwargs, found.options)
 
     return Subject(name, found.batch, make)
 
@@ -108,7 +108,7 @@ def expand(names: list[str]) -> list[str]:
     return [one for name in names for one in (_TRANSFORMERS if name == TRANSFORMERS else (name,))]
 
 
-def prepare(job: Making | Playing) -> tuple[Flat, Tensors]:
+def prepare(job: MakeJob | PlayJob) -> tuple[FlatModule, Tensors]:
     """Return what others than Handoff serve, and the inputs of a call, on the job's device."""
     delivery = read_delivery(job.delivery)
     drawn = delivery.draw(CaseSpec("benchmark", {"batch": job.batch}, 0))
@@ -116,15 +116,15 @@ def prepare(job: Making | Playing) -> tuple[Flat, Tensors]:
     return model.to(job.device), tuple(tensor.to(job.device) for tensor in drawn)
 
 
-def _seed(example: Any) -> Callable[[], Made]:
-    def make() -> Made:
+def _factory_of(example: Any) -> Callable[[], FactoryResult]:
+    def make() -> FactoryResult:
         module, args, options = example.build()
-        return Made(module, args, {}, {k: v for k, v in options.items() if k != "name"})
+        return FactoryResult(module, args, {}, {k: v for k, v in options.items() if k != "name"})
 
     return make
 
 
 _SEEDS = {
-    "resnet18": Subject("resnet18", 512, _seed(resnet18)),
-    "user_model": Subject("user_model", 1024, _seed(user_model), has_loss=True),
+    "resnet18": Subject("resnet18", 512, _factory_of(resnet18)),
+    "user_model": Subject("user_model", 1024, _factory_of(user_model), has_loss=True),
 }

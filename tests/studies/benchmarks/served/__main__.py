@@ -25,7 +25,7 @@ from pathlib import Path
 from tests.marked import require_marks, write_between_marks
 from tests.studies.benchmarks.served.build import PRECISIONS, VARIANTS_FILE
 from tests.studies.benchmarks.served.competitors import COMPETITORS, RIVALS
-from tests.studies.benchmarks.served.conditions import told_of
+from tests.studies.benchmarks.served.conditions import format_conditions
 from tests.studies.benchmarks.served.plot import draw
 from tests.studies.benchmarks.served.standing import (
     ALLOWED,
@@ -45,14 +45,14 @@ _BUILDS = 2
 
 
 def main() -> None:
-    """Measure what is missing, and tell it all."""
-    given = _arguments()
-    kept = given.folder / "standings.json"
+    """Measure what is missing, and print it all."""
+    args = _arguments()
+    kept = args.folder / "standings.json"
     found = read_standings(kept) if kept.exists() else {}
-    missing = [one.name for one in MODELS if one.name in given.names and one.name not in found]
-    _build_all(missing, given)
+    missing = [one.name for one in MODELS if one.name in args.names and one.name not in found]
+    _build_all(missing, args)
     for name in missing:
-        standing = _race(name, given)
+        standing = _race(name, args)
         if standing is not None:
             found[name] = standing
             keep_standings(found.values(), kept)
@@ -60,19 +60,19 @@ def main() -> None:
     standings = [found[model.name] for model in MODELS if model.name in found]
     if not standings:
         sys.exit("expected a model that could be raced, got none: see the logs named above")
-    text = tell(standings)
+    text = format_standings(standings)
     print(text)
-    if given.write:
-        write_between_marks(given.write, f"served in {given.recipes}", text)
-    if given.picture:
-        draw(standings, given.picture)
-        keep_standings(standings, given.picture.with_suffix(".json"))
+    if args.write:
+        write_between_marks(args.write, f"served in {args.recipes}", text)
+    if args.picture:
+        draw(standings, args.picture)
+        keep_standings(standings, args.picture.with_suffix(".json"))
 
 
-def tell(standings: list[Standing]) -> str:
-    """Return all that is told of the models' races, in Markdown."""
+def format_standings(standings: list[Standing]) -> str:
+    """Return all that is reported of the models' races, in Markdown."""
     parts = (
-        told_of({one.name: one.conditions for one in standings}),
+        format_conditions({one.name: one.conditions for one in standings}),
         table_of(standings),
         [noise_of(standings)],
         verdict_of(standings),
@@ -100,29 +100,29 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--float32", type=Path, help="the float32 benchmark's folder")
     parser.add_argument("--write", type=Path)
     parser.add_argument("--picture", type=Path)
-    given = parser.parse_args()
-    given.names = given.names or models
-    given.competitors = given.competitors or ",".join(RIVALS[given.recipes])
-    rivals = given.competitors.split(",")
-    problem = unknown_among(given.names, models, "models") or unknown_among(
+    args = parser.parse_args()
+    args.names = args.names or models
+    args.competitors = args.competitors or ",".join(RIVALS[args.recipes])
+    rivals = args.competitors.split(",")
+    problem = unknown_among(args.names, models, "models") or unknown_among(
         rivals, COMPETITORS, "competitors"
     )
     if problem or rivals[0] != EAGER:
         parser.error(problem or f"expected {EAGER} as the first competitor, got {rivals[0]}")
-    given.float32 = (given.float32 or given.folder / "float32").absolute()
-    given.folder = given.folder.absolute()
-    require_marks(given.write, f"served in {given.recipes}")
-    return given
+    args.float32 = (args.float32 or args.folder / "float32").absolute()
+    args.folder = args.folder.absolute()
+    require_marks(args.write, f"served in {args.recipes}")
+    return args
 
 
-def _build_all(names: list[str], given: argparse.Namespace) -> None:
+def _build_all(names: list[str], args: argparse.Namespace) -> None:
     """Build what isn't there yet; nothing is timed meanwhile."""
-    competitors = ("--competitors", given.competitors)
-    wanted = [(name, given.folder / name, given.recipes, competitors) for name in names]
-    if given.recipes != "float32":
+    competitors = ("--competitors", args.competitors)
+    wanted = [(name, args.folder / name, args.recipes, competitors) for name in names]
+    if args.recipes != "float32":
         # Its competitors have their files in the other folder.
         none = ("--competitors", "")
-        wanted += [(name, given.float32 / name, "float32", none) for name in names]
+        wanted += [(name, args.float32 / name, "float32", none) for name in names]
     with ThreadPoolExecutor(_BUILDS) as pool:
         list(pool.map(lambda one: _build(*one), wanted))
 
@@ -133,17 +133,17 @@ def _build(name: str, folder: Path, recipes: str, options: tuple[str, ...]) -> N
         _child("build", name, folder, "--recipes", recipes, *options)
 
 
-def _race(name: str, given: argparse.Namespace) -> Standing | None:
-    folder = given.folder / name
-    options = ["--recipes", given.recipes, "--competitors", given.competitors]
-    if given.recipes != "float32":
-        options += ["--float32", str(given.float32 / name)]
+def _race(name: str, args: argparse.Namespace) -> Standing | None:
+    folder = args.folder / name
+    options = ["--recipes", args.recipes, "--competitors", args.competitors]
+    if args.recipes != "float32":
+        options += ["--float32", str(args.float32 / name)]
     ended = _child("race", name, folder, *options)
     if ended is None:
         return None
     # All rounds of all races, beside the summary.
     (folder / "races.json").write_text(ended + "\n", encoding="utf-8")
-    return summarize(json.loads(ended), ALLOWED[given.recipes])
+    return summarize(json.loads(ended), ALLOWED[args.recipes])
 
 
 def _child(step: str, name: str, folder: Path, *options: str) -> str | None:

@@ -98,27 +98,27 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--recipes", default="float32", choices=PRECISIONS)
     parser.add_argument("--competitors", default=",".join(RIVALS["float32"]))
-    given = parser.parse_args()
+    args = parser.parse_args()
     hold_threads()
-    (model,) = [model for model in MODELS if model.name == given.name]
-    delivery: Path = given.folder / "delivery"
+    (model,) = [model for model in MODELS if model.name == args.name]
+    delivery: Path = args.folder / "delivery"
     if not delivery.exists():
-        model.deliver(*model.make(), delivery, **brought_along(model, given.recipes))
-    recipe, target = recipe_of(model.name, given.recipes), target_of(given.recipes)
-    workspace, releases = given.folder / "workspace", given.folder / "releases"
+        model.deliver(*model.make(), delivery, **brought_along(model, args.recipes))
+    recipe, target = recipe_of(model.name, args.recipes), target_of(args.recipes)
+    workspace, releases = args.folder / "workspace", args.folder / "releases"
     for folder in (workspace, releases):
         # What a build has left that didn't come to its end.
         shutil.rmtree(folder, ignore_errors=True)
     with Processes(workspace, recipe, delivery=delivery) as processes:
         variants = _build(processes, target, releases, delivery)
-    told = json.dumps({"commit": commit_of_the_clone(), "variants": variants}, indent=1)
-    (given.folder / VARIANTS_FILE).write_text(told, encoding="utf-8")
+    document = json.dumps({"commit": commit_of_the_clone(), "variants": variants}, indent=1)
+    (args.folder / VARIANTS_FILE).write_text(document, encoding="utf-8")
     for variant in variants:
         accepted = "accepted" if variant["accepted"] else variant["reasons"]
         print(model.name, variant["name"], accepted)
-    for competitor in filter(None, given.competitors.split(",")):
+    for competitor in filter(None, args.competitors.split(",")):
         try:
-            write_file(model.name, competitor, given.folder / "others")
+            write_file(model.name, competitor, args.folder / "others")
         except NotMadeError as error:
             print(model.name, competitor, error)
 
@@ -133,15 +133,15 @@ def _build(
     reference = processes.runner().run(referring, limit_s=_LIMIT_S)
     signature = signature_of(taken.contract, optimized)
     work = _Work(processes, target, optimized, reference, signature, releases)
-    told = []
+    attempts = []
     waiting = [PLAIN, *processes.jobs.recipe.search.candidates]
     while waiting:
-        told.append(_attempt(work, waiting.pop(0)))
+        attempts.append(_attempt(work, waiting.pop(0)))
         # As a release's search does it.
-        milder = told[-1].pop("milder", "")
+        milder = attempts[-1].pop("milder", "")
         if milder and milder not in waiting:
             waiting.insert(0, milder)
-    return told
+    return attempts
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _attempt(work: _Work, name: str) -> dict[str, Any]:
         work.reference,
     )
     began = time.monotonic()
-    told: dict[str, Any] = {"name": name, "verified": False, "accepted": False, "reasons": []}
+    refusal: dict[str, Any] = {"name": name, "verified": False, "accepted": False, "reasons": []}
     try:
         job = processes.jobs.compile(optimized, target)
         if name != PLAIN:
@@ -189,7 +189,7 @@ def _attempt(work: _Work, name: str) -> dict[str, Any]:
         )  # fmt: skip
         verified = processes.runner(target).run(verifying, limit_s=_LIMIT_S)
     except HandoffError as error:
-        return told | {"reasons": [str(error)]}
+        return refusal | {"reasons": [str(error)]}
     release = work.releases / name
     milder = ""
     if verified.accepted:

@@ -7,7 +7,7 @@ its own arguments. So nobody's call has work in it that a user's has not. What c
 whatever its maker raises: that is a result, too.
 
 ONNX Runtime, OpenVINO and AOTInductor keep the dynamic axes, as a released package does.
-`torch.compile` is not told of any and meets one size, so that its code is for that alone, as
+`torch.compile` is given none and meets one size, so that its code is for that alone, as
 TorchScript's trace is of the example's size: an advantage to both.
 
 What Handoff registers is opened by the loader that a serving team uses, from a release's folder:
@@ -48,7 +48,7 @@ Call = Callable[[Tensors], object]
 Axes = tuple[dict[int, Any], ...]
 
 
-class Flat(nn.Module):
+class FlatModule(nn.Module):
     """A module that takes tensors one by one, wherever they belong in the model's own call."""
 
     def __init__(self, module: nn.Module, call: Any) -> None:
@@ -73,27 +73,27 @@ class InBfloat16(nn.Module):
 
 
 @dataclass(frozen=True)
-class Given:
+class ExportSource:
     """What files are made of: a module, its example inputs, their dynamic axes, other batches.
 
     The batches are made when they are asked for: only int8 does.
     """
 
-    module: Flat
+    module: FlatModule
     inputs: Tensors
     axes: Axes
     batches: Callable[[], Sequence[Tensors]]
 
 
 @dataclass(frozen=True)
-class InProcess:
+class InProcessCompetitor:
     """What serves the model itself: `open` returns what is called as the model is."""
 
     open: Callable[[nn.Module], Callable[..., object]]
 
 
 @dataclass(frozen=True)
-class FromFile:
+class FileCompetitor:
     """What serves from `file`, a name that two of them may share.
 
     `write` makes it of what is given, or else somebody has, and `open` returns a function from
@@ -102,7 +102,7 @@ class FromFile:
 
     file: str
     open: Callable[[Path], Call]
-    write: Callable[[Given, Path], object] | None = None
+    write: Callable[[ExportSource, Path], object] | None = None
 
 
 def compile_as(mode: str) -> Callable[[nn.Module], Callable[..., object]]:
@@ -121,20 +121,20 @@ def trace(module: nn.Module, inputs: Tensors) -> Any:
     return torch.jit.freeze(traced.eval())
 
 
-def write_torchscript(given: Given, path: Path) -> None:
+def write_torchscript(source: ExportSource, path: Path) -> None:
     """Write the frozen trace."""
-    trace(given.module, given.inputs).save(str(path))
+    trace(source.module, source.inputs).save(str(path))
 
 
 def open_torchscript(path: Path) -> Call:
     """Return the frozen trace, optimized for inference, which can't be written."""
     optimized = torch.jit.optimize_for_inference(torch.jit.load(str(path)))
-    return lambda given: optimized(*given)
+    return lambda inputs: optimized(*inputs)
 
 
-def write_plain_aoti(given: Given, path: Path) -> None:
+def write_plain_aoti(source: ExportSource, path: Path) -> None:
     """Write what AOTInductor makes of the module with its own defaults."""
-    program = torch.export.export(given.module, given.inputs, dynamic_shapes=(given.axes,))
+    program = torch.export.export(source.module, source.inputs, dynamic_shapes=(source.axes,))
     torch._inductor.aoti_compile_and_package(program, package_path=str(path))
 
 
@@ -144,57 +144,57 @@ def open_aoti(path: Path) -> Call:
     # compares for a warning: seconds.
     with patch_attribute(VecISA, "check_build", lambda *_: True):
         loaded = torch._inductor.aoti_load_package(str(path.absolute()))
-    return lambda given: loaded(*given)
+    return lambda inputs: loaded(*inputs)
 
 
 def export_onnx(
-    module: nn.Module, inputs: Tensors, axes: Axes, path: Path, *, beside: bool = True
+    module: nn.Module, inputs: Tensors, axes: Axes, path: Path, *, external_data: bool = True
 ) -> None:
     """Write a module as ONNX, with its weights beside the file or in it."""
     torch.onnx.export(
         module, inputs, path, dynamo=True, dynamic_shapes=(axes,), verbose=False,
-        input_names=_names(inputs), external_data=beside,
+        input_names=_names(inputs), external_data=external_data,
     )  # fmt: skip
 
 
-def write_onnx(given: Given, path: Path) -> None:
+def write_onnx(source: ExportSource, path: Path) -> None:
     """Write the module as ONNX."""
-    export_onnx(given.module, given.inputs, given.axes, path)
+    export_onnx(source.module, source.inputs, source.axes, path)
 
 
-def write_onnx_static_int8(given: Given, path: Path) -> None:
+def write_onnx_static_int8(source: ExportSource, path: Path) -> None:
     """Write what ONNX Runtime makes of the module: QDQ, weights by channel, ranges by batches."""
     from onnxruntime.quantization import CalibrationDataReader, quantize_static
 
     class Batches(CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self, wanted: Container[str]) -> None:
-            self._left = iter([_named(batch, wanted) for batch in given.batches()])
+        def __init__(self, names: Container[str]) -> None:
+            self._left = iter([_to_numpy(batch, names) for batch in source.batches()])
 
         def get_next(self) -> dict[str, Any] | None:
             return next(self._left, None)
 
-    with _prepared(given) as prepared:
+    with _prepared_onnx(source) as prepared:
         reader = Batches(_onnx_inputs(prepared))
         quantize_static(prepared, path, reader, per_channel=True)
 
 
-def write_onnx_dynamic_int8(given: Given, path: Path) -> None:
+def write_onnx_dynamic_int8(source: ExportSource, path: Path) -> None:
     """Write what ONNX Runtime makes of the module where ranges are found at each call."""
     from onnxruntime.quantization import quantize_dynamic
 
-    with _prepared(given) as prepared:
+    with _prepared_onnx(source) as prepared:
         quantize_dynamic(prepared, path, per_channel=True)
 
 
-def write_openvino_int8(given: Given, folder: Path) -> None:
+def write_openvino_int8(source: ExportSource, folder: Path) -> None:
     """Write what NNCF makes of OpenVINO's model; Transformers are said to be ones, as it asks."""
     import nncf
     import openvino
 
-    with _exported(given) as exported:
+    with _exported_onnx(source) as exported:
         model = openvino.Core().read_model(exported)
-        wanted = {one.any_name for one in model.inputs}
-        batches = [_named(batch, wanted) for batch in given.batches()]
+        names = {one.any_name for one in model.inputs}
+        batches = [_to_numpy(batch, names) for batch in source.batches()]
         attends = any(one.get_type_name() == "Softmax" for one in model.get_ops())
         kind = nncf.ModelType.TRANSFORMER if attends else None
         quantized = nncf.quantize(
@@ -205,17 +205,17 @@ def write_openvino_int8(given: Given, folder: Path) -> None:
 
 
 @contextmanager
-def _exported(given: Given) -> Iterator[Path]:
+def _exported_onnx(source: ExportSource) -> Iterator[Path]:
     """Have the module as ONNX in a folder that goes afterwards."""
     with tempfile.TemporaryDirectory(prefix="handoff-onnx-") as scratch:
         exported = Path(scratch, "exported.onnx")
         # ONNX Runtime's preparation moves the file, and not what lies beside it.
-        export_onnx(given.module, given.inputs, given.axes, exported, beside=False)
+        export_onnx(source.module, source.inputs, source.axes, exported, external_data=False)
         yield exported
 
 
 @contextmanager
-def _prepared(given: Given) -> Iterator[Path]:
+def _prepared_onnx(source: ExportSource) -> Iterator[Path]:
     """Have the same as ONNX Runtime prepares it for its quantization.
 
     Symbolic shapes are left out of that, as it advises for Transformers; what the exporter has
@@ -223,7 +223,7 @@ def _prepared(given: Given) -> Iterator[Path]:
     """
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    with _exported(given) as exported:
+    with _exported_onnx(source) as exported:
         prepared = exported.with_name("prepared.onnx")
         quant_pre_process(exported, prepared, skip_symbolic_shape=True)
         yield prepared
@@ -243,14 +243,14 @@ def open_onnxruntime(path: Path) -> Call:
     options.intra_op_num_threads = torch.get_num_threads()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    wanted = {one.name for one in session.get_inputs()}
-    return lambda given: _from_numpy(session.run(None, _named(given, wanted)))
+    names = {one.name for one in session.get_inputs()}
+    return lambda inputs: _from_numpy(session.run(None, _to_numpy(inputs, names)))
 
 
 def open_openvino(precision: str) -> Callable[[Path], Call]:
     """Return what opens OpenVINO's model for latency, in `f32` or `bf16`."""
 
-    def opened(path: Path) -> Call:
+    def open_model(path: Path) -> Call:
         import openvino
 
         compiled = openvino.Core().compile_model(
@@ -262,61 +262,63 @@ def open_openvino(precision: str) -> Callable[[Path], Call]:
             },
         )  # fmt: skip
         request = compiled.create_infer_request()
-        wanted = {one.any_name for one in compiled.inputs}
+        names = {one.any_name for one in compiled.inputs}
 
-        def call(given: Tensors) -> Tensors:
-            found = request.infer(_named(given, wanted), share_inputs=True, share_outputs=True)
+        def call(inputs: Tensors) -> Tensors:
+            found = request.infer(_to_numpy(inputs, names), share_inputs=True, share_outputs=True)
             return _from_numpy(list(found.values()))
 
         return call
 
-    return opened
+    return open_model
 
 
 def open_release(manifest: Path) -> Call:
     """Return a release's package as a serving process opens it, but for the signature."""
     model = load_unreleased(manifest.parent, "auto")
-    return lambda given: model(*given)
+    return lambda inputs: model(*inputs)
 
 
 def _names(inputs: Tensors) -> list[str]:
     return [f"input{place}" for place in range(len(inputs))]
 
 
-def _named(given: Tensors, wanted: Container[str]) -> dict[str, Any]:
+def _to_numpy(inputs: Tensors, names: Container[str]) -> dict[str, Any]:
     # Exporters drop what the model doesn't look at.
-    named = zip(_names(given), given, strict=True)
-    return {name: tensor.numpy() for name, tensor in named if name in wanted}
+    pairs = zip(_names(inputs), inputs, strict=True)
+    return {name: tensor.numpy() for name, tensor in pairs if name in names}
 
 
 def _from_numpy(arrays: Sequence[Any]) -> Tensors:
     return tuple(map(torch.from_numpy, arrays))
 
 
-COMPETITORS: dict[str, InProcess | FromFile] = {
-    "eager": InProcess(lambda module: module),
-    "torch.compile": InProcess(compile_as("default")),
-    "torch.compile max-autotune": InProcess(compile_as("max-autotune")),
-    "TorchScript": FromFile("model.ts", open_torchscript, write_torchscript),
-    "ONNX Runtime": FromFile("model.onnx", open_onnxruntime, write_onnx),
-    "OpenVINO": FromFile("model.onnx", open_openvino("f32"), write_onnx),
-    "AOTInductor": FromFile("plain.pt2", open_aoti, write_plain_aoti),
-    "eager bfloat16": InProcess(InBfloat16),
-    "torch.compile bfloat16": InProcess(lambda module: compile_as("default")(InBfloat16(module))),
-    "OpenVINO bfloat16": FromFile("model.onnx", open_openvino("bf16"), write_onnx),
-    "ONNX Runtime int8": FromFile("static.onnx", open_onnxruntime, write_onnx_static_int8),
-    "ONNX Runtime int8 dynamic": FromFile(
+COMPETITORS: dict[str, InProcessCompetitor | FileCompetitor] = {
+    "eager": InProcessCompetitor(lambda module: module),
+    "torch.compile": InProcessCompetitor(compile_as("default")),
+    "torch.compile max-autotune": InProcessCompetitor(compile_as("max-autotune")),
+    "TorchScript": FileCompetitor("model.ts", open_torchscript, write_torchscript),
+    "ONNX Runtime": FileCompetitor("model.onnx", open_onnxruntime, write_onnx),
+    "OpenVINO": FileCompetitor("model.onnx", open_openvino("f32"), write_onnx),
+    "AOTInductor": FileCompetitor("plain.pt2", open_aoti, write_plain_aoti),
+    "eager bfloat16": InProcessCompetitor(InBfloat16),
+    "torch.compile bfloat16": InProcessCompetitor(
+        lambda module: compile_as("default")(InBfloat16(module))
+    ),
+    "OpenVINO bfloat16": FileCompetitor("model.onnx", open_openvino("bf16"), write_onnx),
+    "ONNX Runtime int8": FileCompetitor("static.onnx", open_onnxruntime, write_onnx_static_int8),
+    "ONNX Runtime int8 dynamic": FileCompetitor(
         "dynamic.onnx", open_onnxruntime, write_onnx_dynamic_int8
     ),
-    "OpenVINO int8": FromFile("openvino-int8", open_openvino("f32"), write_openvino_int8),
+    "OpenVINO int8": FileCompetitor("openvino-int8", open_openvino("f32"), write_openvino_int8),
 }
 _BFLOAT16 = ("eager bfloat16", "torch.compile bfloat16", "OpenVINO bfloat16")
 _INT8 = ("ONNX Runtime int8", "ONNX Runtime int8 dynamic", "OpenVINO int8")
-# By the precision that recipes allow. All speeds are told in multiples of eager's in float32.
+# By the precision that recipes allow. All speeds are multiples of eager's in float32.
 RIVALS = {
     "float32": tuple(name for name in COMPETITORS if name not in (*_BFLOAT16, *_INT8)),
     "bfloat16": ("eager", *_BFLOAT16),
     "int8": ("eager", *_INT8),
 }
 # What Handoff registers, by whatever name a release is raced.
-RELEASED = FromFile(MANIFEST_FILE, open_release)
+RELEASED = FileCompetitor(MANIFEST_FILE, open_release)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from handoff.artifacts.recipe.target import host_cpu_flags, host_cpu_model
 
-_TOLD = ("torch", "onnxruntime", "openvino")
+_DISTRIBUTIONS = ("torch", "onnxruntime", "openvino")
 # Of /proc/cpuinfo's flags, those that products and convolutions go by.
 _EXTENSIONS = (
     "amx_bf16", "amx_int8", "avx512_fp16", "avx512_bf16", "avx512_vnni", "avx_vnni", "avx512f",
@@ -41,7 +41,7 @@ class Conditions:
     versions: dict[str, str]
 
     def __str__(self) -> str:
-        versions = ", ".join(f"{name} {told}" for name, told in self.versions.items())
+        versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
         built = "" if self.built == self.commit else f", packages of {self.built}"
         return (
             f"{self.day}, commit {self.commit}{built}, {self.cpu}, "
@@ -52,7 +52,7 @@ class Conditions:
 def conditions_now(built: str, threads: int) -> Conditions:
     """Return the conditions of a race that ends now."""
     versions = {"Python": platform.python_version()}
-    for name in _TOLD:
+    for name in _DISTRIBUTIONS:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
     return Conditions(
@@ -68,7 +68,7 @@ def _cpu() -> str:
     return f"{name} with {' '.join(has)}" if has else name
 
 
-def told_of(rows: Mapping[str, Conditions]) -> list[str]:
+def format_conditions(rows: Mapping[str, Conditions]) -> list[str]:
     """Return one line where all rows were raced alike, or else one for each kind of conditions."""
     kinds: dict[str, list[str]] = {}
     for name, conditions in rows.items():

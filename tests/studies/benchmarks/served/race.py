@@ -62,18 +62,18 @@ class Row:
 
 def main() -> None:
     """Race one model; print its row as JSON."""
-    given = _arguments()
+    args = _arguments()
     threads, load = hold_threads(), psutil.getloadavg()[0]
-    (model,) = [model for model in MODELS if model.name == given.name]
+    (model,) = [model for model in MODELS if model.name == args.name]
     row = Row(model.name, model.kind, model.batch, threads, load)
-    others = given.folder / "others"
-    racers = {name: others for name in given.competitors.split(",") if name}
-    if given.float32:
-        racers |= _choose(row, HANDOFF_FLOAT32, given.float32, "float32")
-    racers |= _choose(row, HANDOFF, given.folder, given.recipes, all_variants=given.variants)
-    case = write_case(model.name, given.folder)
-    hold = partial(race, row, racers, case, rounds=given.rounds, budget_s=given.budget_s)
-    row.races = hold_quietly(hold, given.races)
+    others = args.folder / "others"
+    racers = {name: others for name in args.competitors.split(",") if name}
+    if args.float32:
+        racers |= _choose(row, HANDOFF_FLOAT32, args.float32, "float32")
+    racers |= _choose(row, HANDOFF, args.folder, args.recipes, all_variants=args.variants)
+    case = write_case(model.name, args.folder)
+    hold = partial(race, row, racers, case, rounds=args.rounds, budget_s=args.budget_s)
+    row.races = hold_quietly(hold, args.races)
     print("\n" + json.dumps(asdict(row)))
 
 
@@ -130,11 +130,11 @@ def _choose(
     row: Row, name: str, folder: Path, precision: str, *, all_variants: bool = False
 ) -> dict[str, Path]:
     """Return the folder of the release by `name`; none where it is refused, as `row` then says."""
-    told = json.loads((folder / VARIANTS_FILE).read_text(encoding="utf-8"))
-    row.built.append(told["commit"])
-    accepted = {one["name"]: one for one in told["variants"] if one["accepted"]}
+    built = json.loads((folder / VARIANTS_FILE).read_text(encoding="utf-8"))
+    row.built.append(built["commit"])
+    accepted = {one["name"]: one for one in built["variants"] if one["accepted"]}
     if "plain" not in accepted:
-        row.failed[name] = f"the release is refused: {told['variants'][0]['reasons']}"
+        row.failed[name] = f"the release is refused: {built['variants'][0]['reasons']}"
         return {}
     chosen, laps = choose_variant(accepted, recipe_of(row.name, precision).search.goal)
     row.chosen[name], row.laps[name] = chosen, laps

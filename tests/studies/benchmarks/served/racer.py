@@ -1,4 +1,4 @@
-"""A competitor in a process of its own, as it would be served, that takes its turn when told.
+"""A competitor in a process of its own, as it would be served, that takes its turn when asked.
 
 Several runtimes in one process share its memory, its threads and oneDNN's caches: MobileNetV3's
 package took 14 ms beside eager, TorchScript, ONNX Runtime and OpenVINO, and 9 to 10 ms alone. So
@@ -21,14 +21,14 @@ import torch
 
 from handoff.tasks.verify.elements import root_mean_square
 from handoff.tasks.verify.float64 import flatten_tensors
-from tests.studies.benchmarks.failures import NotMadeError, told_of
+from tests.studies.benchmarks.failures import NotMadeError, describe_failure
 from tests.studies.benchmarks.served.competitors import (
     COMPETITORS,
     RELEASED,
     Axes,
-    Flat,
-    FromFile,
-    Given,
+    ExportSource,
+    FileCompetitor,
+    FlatModule,
     Tensors,
 )
 from tests.studies.benchmarks.served.turns import TimedCall
@@ -45,8 +45,8 @@ _WRITING: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 def hold_threads() -> int:
     """Have this process, and those that it starts, compute in one thread a core; return how many.
 
-    ONNX Runtime and OpenVINO are told the same number. No thread is tied to a core: all may use all
-    of the machine's, and one racer computes at a time.
+    ONNX Runtime and OpenVINO are set to the same number. No thread is tied to a core: all may use
+    all of the machine's, and one racer computes at a time.
     """
     count = min(len(os.sched_getaffinity(0)), psutil.cpu_count(logical=False) or 1)
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(count))
@@ -72,13 +72,13 @@ class _Child:
         self._process.join()
 
     def _number(self, limit_s: float) -> float:
-        told = self._told(limit_s)
-        if not isinstance(told, float):
+        answer = self._receive(limit_s)
+        if not isinstance(answer, float):
             self.close()
-            raise NotMadeError(told)
-        return told
+            raise NotMadeError(answer)
+        return answer
 
-    def _told(self, limit_s: float) -> object:
+    def _receive(self, limit_s: float) -> object:
         try:
             if self._near.poll(limit_s):
                 return self._near.recv()
@@ -119,21 +119,21 @@ def write_file(model: str, competitor: str, folder: Path) -> Path | None:
 
     Where it isn't there, a process of its own writes it. Raises `NotMadeError`.
     """
-    wanted = COMPETITORS.get(competitor, RELEASED)
-    if not isinstance(wanted, FromFile):
+    entry = COMPETITORS.get(competitor, RELEASED)
+    if not isinstance(entry, FileCompetitor):
         return None
-    path = folder / wanted.file
-    if wanted.write:
+    path = folder / entry.file
+    if entry.write:
         with _WRITING[path]:
             if not path.exists():
-                _Child(_write, model, wanted.write, path).close()
+                _Child(_write, model, entry.write, path).close()
     return path
 
 
 def _write_case(far: Connection, name: str, case: Path) -> None:
     """Write the example's inputs and outputs, and say so."""
-    given = _given(name)
-    flat, inputs = given.module, given.inputs
+    source = _export_source(name)
+    flat, inputs = source.module, source.inputs
 
     def write(path: Path) -> None:
         torch.save((inputs, tuple(tensor.clone() for tensor in flat(*inputs))), path)
@@ -143,9 +143,9 @@ def _write_case(far: Connection, name: str, case: Path) -> None:
 
 def _write(far: Connection, name: str, make: Callable[..., object], path: Path) -> None:
     """Write the competitor's file, and say so."""
-    given = _given(name)
+    source = _export_source(name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write_whole(far, lambda unfinished: make(given, unfinished), path)
+    _write_whole(far, lambda unfinished: make(source, unfinished), path)
 
 
 def _write_whole(far: Connection, write: Callable[[Path], object], path: Path) -> None:
@@ -156,7 +156,7 @@ def _write_whole(far: Connection, write: Callable[[Path], object], path: Path) -
             write(unfinished)
         unfinished.replace(path)
     except Exception as failure:  # noqa: BLE001 - what can't be made is a result
-        far.send(told_of(failure))
+        far.send(describe_failure(failure))
     else:
         far.send(0.0)
 
@@ -170,7 +170,7 @@ def _serve(far: Connection, name: str, competitor: str, path: Path | None, case:
             error = difference(flatten_tensors(call()), want)
             timed = TimedCall(call)
         except Exception as failure:  # noqa: BLE001 - what can't be made is a result
-            far.send(told_of(failure))
+            far.send(describe_failure(failure))
             return
         del want
         far.send(error)
@@ -180,18 +180,18 @@ def _serve(far: Connection, name: str, competitor: str, path: Path | None, case:
 
 def _open(name: str, competitor: str, path: Path | None, inputs: Tensors) -> Callable[[], object]:
     """Return the competitor's call with these inputs."""
-    wanted = COMPETITORS.get(competitor, RELEASED)
-    if isinstance(wanted, FromFile):
+    entry = COMPETITORS.get(competitor, RELEASED)
+    if isinstance(entry, FileCompetitor):
         assert path is not None
-        opened = wanted.open(path)
+        opened = entry.open(path)
         return lambda: opened(inputs)
-    flat = _given(name).module
-    served = wanted.open(flat.module)
+    flat = _export_source(name).module
+    served = entry.open(flat.module)
     args, kwargs = flat.call.bind(inputs)
     return lambda: served(*args, **kwargs)
 
 
-def _given(name: str) -> Given:
+def _export_source(name: str) -> ExportSource:
     # Here, since whoever is served from a file needs none of it.
     from handoff.tasks.deliver.capture.calls import describe_call
     from tests.studies.corpus.models import MODELS
@@ -199,8 +199,8 @@ def _given(name: str) -> Given:
     (model,) = [model for model in MODELS if model.name == name]
     module, (args, kwargs) = model.make()
     call, inputs = describe_call(module, args, kwargs)
-    return Given(
-        Flat(module, call).eval(), inputs, _batch_axes(inputs, model.batch),
+    return ExportSource(
+        FlatModule(module, call).eval(), inputs, _batch_axes(inputs, model.batch),
         lambda: [describe_call(module, *one)[1] for one in model.others(CALIBRATING)],
     )  # fmt: skip
 

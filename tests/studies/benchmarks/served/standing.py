@@ -71,16 +71,16 @@ class Standing:
         return None if HANDOFF in self.wrong else self.handoff_over.get(self.best)
 
 
-def read_standings(kept: Path) -> dict[str, Standing]:
+def read_standings(path: Path) -> dict[str, Standing]:
     """Return what was measured, by the models' names."""
-    standings = (from_plain(Standing, one) for one in json.loads(kept.read_text(encoding="utf-8")))
+    standings = (from_plain(Standing, one) for one in json.loads(path.read_text(encoding="utf-8")))
     return {one.name: one for one in standings}
 
 
-def keep_standings(standings: Iterable[Standing], kept: Path) -> None:
+def keep_standings(standings: Iterable[Standing], path: Path) -> None:
     """Write what was measured."""
     text = json.dumps([to_plain(one) for one in standings], indent=1)
-    kept.write_text(text + "\n", encoding="utf-8")
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def summarize(row: dict[str, Any], allowed: float) -> Standing:

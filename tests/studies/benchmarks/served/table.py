@@ -1,4 +1,4 @@
-"""What is told of the races: one line a model, and what follows from all of them."""
+"""What is reported of the races: one line a model, and what follows from all of them."""
 
 from __future__ import annotations
 
@@ -46,9 +46,13 @@ def verdict_of(standings: list[Standing]) -> list[str]:
     """Return the sentences that the goals are about."""
     raced = [one for one in standings if HANDOFF in one.over_eager]
     below = [one.name for one in raced if one.over_eager[HANDOFF].high < 1.0]
-    told = [f"Significantly slower than eager: {', '.join(below) or 'none'}."]
+    sentences = [f"Significantly slower than eager: {', '.join(below) or 'none'}."]
     # Against eager alone there is no best to be judged by.
-    return [_against_best(standings), *told] if any(one.rivals for one in standings) else told
+    return (
+        [_against_best(standings), *sentences]
+        if any(one.rivals for one in standings)
+        else sentences
+    )
 
 
 def failures_of(standings: list[Standing]) -> list[str]:
@@ -58,7 +62,7 @@ def failures_of(standings: list[Standing]) -> list[str]:
         for one in standings for name, why in one.failed.items()
     ]  # fmt: skip
     return missing + [
-        f"- {one.name}, {name}: {_told_of_error(error)}"
+        f"- {one.name}, {name}: {_describe_error(error)}"
         for one in standings for name, error in one.wrong.items()
     ]  # fmt: skip
 
@@ -88,7 +92,7 @@ def _cell(one: Standing, name: str) -> str:
     ratio = one.over_eager.get(name)
     if name in one.wrong:
         return "wrong"
-    return "-" if ratio is None else f"{ratio.value:.2f}" if ratio.is_told else "="
+    return "-" if ratio is None else f"{ratio.value:.2f}" if ratio.is_significant else "="
 
 
 def _compared(standings: list[Standing]) -> list[Standing]:
@@ -110,7 +114,7 @@ def _range(values: list[int] | list[float], form: str = "d") -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _told_of_error(error: float) -> str:
+def _describe_error(error: float) -> str:
     if math.isfinite(error):
         return f"wrong by {error:.2g} times the RMS of eager's outputs"
     return f"wrong: NaN or infinities that are not {EAGER}'s"

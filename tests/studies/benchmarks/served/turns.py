@@ -25,7 +25,7 @@ _REPEATS = 2
 
 @dataclass(frozen=True)
 class Ratio(Interval):
-    """An interval that is told as a ratio only where it doesn't hold 1."""
+    """An interval that is printed as a ratio only where it doesn't hold 1."""
 
     @classmethod
     def of(cls, slow: Iterable[float], fast: Iterable[float]) -> Ratio:
@@ -48,12 +48,12 @@ class Ratio(Interval):
         return cls(statistics.median(values), min(values), max(values))
 
     @property
-    def is_told(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether the difference is larger than the noise."""
         return self.low > 1.0 or self.high < 1.0
 
     def __str__(self) -> str:
-        if self.is_told:
+        if self.is_significant:
             return super().__str__()
         return f"no difference ({self.low:.2f} to {self.high:.2f})"
 
@@ -135,12 +135,14 @@ def hold_quietly(hold: Callable[[], Race], races: int) -> list[Race]:
     For each during which other processes kept more than a tenth of a core busy another one is held,
     and so a second time. What is left out is chosen by the noise alone, never by whoever was fast.
     """
-    held = [hold() for _ in range(races)]
+    finished = [hold() for _ in range(races)]
     for _ in range(_REPEATS):
-        noisy = sum(race.others > QUIET_CORES for race in held)
-        held = sorted([*held, *(hold() for _ in range(noisy))], key=lambda race: race.others)
-        held = held[:races]
-    return held
+        noisy = sum(race.others > QUIET_CORES for race in finished)
+        finished = sorted(
+            [*finished, *(hold() for _ in range(noisy))], key=lambda race: race.others
+        )
+        finished = finished[:races]
+    return finished
 
 
 def _busy() -> tuple[float, float]:

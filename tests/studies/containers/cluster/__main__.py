@@ -18,15 +18,15 @@ from tests.studies.containers.cluster.trial import PORTS, Cluster, try_all
 from tests.studies.containers.engine import find_engine
 from tests.studies.containers.running import (
     Run,
-    listen_beside,
+    listen_for_containers,
     log_of,
     make_images,
-    sightings_of,
+    result_log_of,
 )
 from tests.studies.containers.stack import Stack
 
 
-def _lacking(folder: Path) -> list[str]:
+def _missing_requirements(folder: Path) -> list[str]:
     return machine.missing(
         folder, TOOLS / "kubectl", user=os.geteuid(), release=machine.os_release(),
         path=f"{os.environ['PATH']}:/usr/sbin:/sbin", command="cluster-run", also=PACKAGES,
@@ -34,7 +34,7 @@ def _lacking(folder: Path) -> list[str]:
 
 
 def _prepare(folder: Path) -> None:
-    log, seen = log_of(folder), sightings_of(folder)
+    log, seen = log_of(folder), result_log_of(folder)
     engine = find_engine(folder, log)
     with engine.running(with_networks=False):
         make_images(engine, seen)
@@ -43,19 +43,19 @@ def _prepare(folder: Path) -> None:
 
 
 def _try_cluster(folder: Path) -> None:
-    listen_beside()
+    listen_for_containers()
     engine = find_engine(folder, log_of(folder))
     with engine.running(with_networks=True, runtime=write_runtime(folder)):
         stack = Stack(engine, folder / "cluster-files")
         stack.make_files({})
         node = Node(engine, folder / "node", programs_of(folder))
         with node.running(), node.forwarding(PORTS):
-            try_all(Cluster(stack, node), sightings_of(folder))
+            try_all(Cluster(stack, node), result_log_of(folder))
 
 
 RUN = Run(
     "cluster-run", "tests.studies.containers.cluster",
-    {"preparing": _prepare, "trial": _try_cluster}, frozenset({"trial"}), _lacking,
+    {"preparing": _prepare, "trial": _try_cluster}, frozenset({"trial"}), _missing_requirements,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import Any
 from tests.studies.containers.engine import Engine
 from tests.studies.containers.images import own_images
 from tests.studies.containers.running import BESIDE
-from tests.studies.containers.seen import Failed
+from tests.studies.containers.seen import TrialFailed
 
 NAMESPACE = "handoff"
 _API = "https://127.0.0.1:6443"
@@ -96,7 +96,7 @@ class Node:
         """Run kubectl in the stack's namespace; return what it printed.
 
         `quietly` leaves it out of the log: it is asked each second, or its words are secret.
-        Raises `Failed` with what it said.
+        Raises `TrialFailed` with what it said.
         """
         command = [
             str(self.programs / "kubectl"), f"--kubeconfig={self._config}",
@@ -106,7 +106,7 @@ class Node:
             return self.engine.log.run(command, limit_s=limit_s)
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit_s)
         if done.returncode:
-            raise Failed(f"kubectl {words[0]}: {' '.join(done.stderr.split())[-300:]}")
+            raise TrialFailed(f"kubectl {words[0]}: {' '.join(done.stderr.split())[-300:]}")
         return done.stdout
 
     def ask(self, *words: str) -> Any:
@@ -279,7 +279,7 @@ class Node:
         conditions = self.ask("get", "node", "node", "--output=json")["status"]["conditions"]
         ready = next(one for one in conditions if one["type"] == "Ready")
         if ready["status"] != "True":
-            raise Failed(f"the node isn't ready: {ready['message']}")
+            raise TrialFailed(f"the node isn't ready: {ready['message']}")
         self.kubectl("get", "serviceaccount", "default", "--namespace=default", quietly=True)
 
     def _wait(self, what: str, look: Callable[[], object]) -> None:
@@ -288,12 +288,12 @@ class Node:
             for name, process in self._running.items():
                 if process.poll() is not None:
                     said = (self.folder / f"{name}.log").read_bytes()[-400:]
-                    raise Failed(f"{name} ended: {said.decode('utf-8', 'replace')}")
+                    raise TrialFailed(f"{name} ended: {said.decode('utf-8', 'replace')}")
             try:
                 look()
-            except Failed as failure:
+            except TrialFailed as failure:
                 if time.monotonic() > deadline:
-                    raise Failed(f"{what} was not there in time: {failure}") from None
+                    raise TrialFailed(f"{what} was not there in time: {failure}") from None
                 time.sleep(1)
             else:
                 return

@@ -24,7 +24,7 @@ PACKAGES = {
     "etcd": "etcd-server", "dnsmasq": "dnsmasq-base", "socat": "socat", "conntrack": "conntrack",
     "ip": "iproute2",
 }  # fmt: skip
-_TOLD = (
+_VERSION_VARIABLES = (
     "KUBE_GIT_COMMIT=debian", "KUBE_GIT_TREE_STATE=clean", f"KUBE_GIT_VERSION={VERSION}",
     "KUBE_GIT_MAJOR=1", "KUBE_GIT_MINOR=20",
 )  # fmt: skip
@@ -41,7 +41,7 @@ def prepare_programs(folder: Path, log: Log, row: Row) -> None:
     if all((programs / name).is_file() for name in NAMES):
         row.note(f"{VERSION}, built by an earlier run")
         return
-    source = _fetched(folder / "kubernetes", log)
+    source = _fetch_sources(folder / "kubernetes", log)
     _build(source, log)
     programs.mkdir(exist_ok=True)
     for name in NAMES:
@@ -50,7 +50,7 @@ def prepare_programs(folder: Path, log: Log, row: Row) -> None:
     row.note(f"{VERSION} of Debian 12's source, built")
 
 
-def _fetched(folder: Path, log: Log) -> Path:
+def _fetch_sources(folder: Path, log: Log) -> Path:
     """Fetch the source, its signature checked by apt, into the place that Go builds it in."""
     shutil.rmtree(folder, ignore_errors=True)
     apt = folder / "apt"
@@ -66,8 +66,8 @@ def _fetched(folder: Path, log: Log) -> Path:
 
 def _build(source: Path, log: Log) -> None:
     """Generate what is generated, and compile, as Debian's own rules do."""
-    told = source / "version"
-    told.write_text("\n".join([*_TOLD, ""]), "ascii")
+    version_file = source / "version"
+    version_file.write_text("\n".join([*_VERSION_VARIABLES, ""]), "ascii")
     # Its makefiles look for the tree by its name below the first of Go's folders.
     inner = source / ".go" / "src" / "k8s.io"
     inner.mkdir(parents=True)
@@ -76,7 +76,8 @@ def _build(source: Path, log: Log) -> None:
     home.mkdir()
     environment = {
         "PATH": os.environ["PATH"], "HOME": str(home), "GOPATH": str(source / ".go"),
-        "GOCACHE": str(home / "cache"), "CGO_ENABLED": "0", "KUBE_GIT_VERSION_FILE": str(told),
+        "GOCACHE": str(home / "cache"), "CGO_ENABLED": "0",
+        "KUBE_GIT_VERSION_FILE": str(version_file),
     }  # fmt: skip
     wanted = " ".join(f"cmd/{name}" for name in NAMES)
     log.run(["make", f"WHAT={wanted}"], environment=environment, folder=source, limit_s=7200)

@@ -14,7 +14,7 @@ from typing import Any
 from tests.infra.stack.stack_files import MANIFESTS, TOOLS
 from tests.infra.stack.stack_processes import status_of
 from tests.studies.containers.cluster.node import NAMESPACE, Node
-from tests.studies.containers.seen import Failed, Row, Sightings
+from tests.studies.containers.seen import ResultLog, Row, TrialFailed
 from tests.studies.containers.stack import PREFECT, Stack
 from tests.studies.containers.trying import went_well
 
@@ -68,11 +68,11 @@ class Cluster:
         ]  # fmt: skip
 
     def until(self, what: str, holds: Callable[[], bool], limit_s: float) -> float:
-        """Wait until it holds; return the seconds. Raises `Failed` where it doesn't in time."""
+        """Wait until it holds; return the seconds. Raises `TrialFailed` at the limit."""
         began = time.monotonic()
         while not holds():
             if time.monotonic() - began > limit_s:
-                raise Failed(f"not within {limit_s:.0f} s: {what}")
+                raise TrialFailed(f"not within {limit_s:.0f} s: {what}")
             time.sleep(1)
         return time.monotonic() - began
 
@@ -86,7 +86,7 @@ class Cluster:
         return max(runs, key=lambda run: str(run["created"]))
 
 
-def try_all(cluster: Cluster, seen: Sightings) -> None:
+def try_all(cluster: Cluster, seen: ResultLog) -> None:
     """Bring the stack up in the cluster, and try everything."""
     for what, attempt in _steps(cluster).items():
         if not went_well(seen, what, attempt) and what in _NEEDED:
@@ -127,7 +127,7 @@ def _apply(cluster: Cluster, overlay: str) -> float:
     return cluster.until("everything is ready", partial(_is_ready, node), 900)
 
 
-def _told(node: Node) -> str:
+def _count_objects(node: Node) -> str:
     counts = Counter(
         kind for kind in ("deployments", "statefulsets", "jobs") for _ in node.items(kind)
     )
@@ -145,7 +145,7 @@ def _up(cluster: Cluster, row: Row) -> None:
     node.kubectl("create", "configmap", "handoff-trusted", f"--from-file={made}/secrets/trusted")
     node.kubectl("create", "configmap", "handoff-recipes", f"--from-file={made}/recipes")
     took = _apply(cluster, "minio")
-    row.note(f"{_told(node)}, ready after {took:.0f} s")
+    row.note(f"{_count_objects(node)}, ready after {took:.0f} s")
     address = f"{PREFECT}/api/health"
     cluster.until("ports are forwarded", lambda: status_of(address)[0] in (200, 401), 60)
 
@@ -167,7 +167,7 @@ def _change(cluster: Cluster, row: Row) -> None:
     node.kubectl(*in_control, "delete", _POOL)
     node.kubectl("delete", "job", "deploy")
     took = _apply(cluster, "pods")
-    row.note(f"{_told(node)}, ready after {took:.0f} s; no build worker is left")
+    row.note(f"{_count_objects(node)}, ready after {took:.0f} s; no build worker is left")
 
 
 def _is_ready(node: Node) -> bool:
@@ -235,7 +235,7 @@ def _two(cluster: Cluster, row: Row) -> None:
     cluster.until("their pods have ended", lambda: not cluster.running(), 60)
 
 
-def _begun(cluster: Cluster, prefix: str, seed: int, commit: str) -> str:
+def _begin_release(cluster: Cluster, prefix: str, seed: int, commit: str) -> str:
     """Have a release begin; return the name of its pod."""
     source = cluster.stack.deliver(prefix, seed=seed, width=40)
     cluster.notify(source, commit)
@@ -245,7 +245,7 @@ def _begun(cluster: Cluster, prefix: str, seed: int, commit: str) -> str:
 
 
 def _dispatch_killed(cluster: Cluster, row: Row) -> None:
-    _begun(cluster, "third", 3, COMMITS[3])
+    _begin_release(cluster, "third", 3, COMMITS[3])
     begun = cluster.newest()["id"]
     chosen = "--selector=app.kubernetes.io/name=dispatch"
     cluster.node.kubectl("delete", "pod", chosen, "--grace-period=0", "--force")
@@ -263,7 +263,7 @@ def _is_ready_now(cluster: Cluster, name: str) -> bool:
 
 
 def _pod_deleted(cluster: Cluster, row: Row) -> None:
-    pod = _begun(cluster, "fourth", 4, COMMITS[4])
+    pod = _begin_release(cluster, "fourth", 4, COMMITS[4])
     first = cluster.newest()["id"]
     began = time.monotonic()
     cluster.node.kubectl("delete", "pod", pod, "--wait=false")
@@ -276,7 +276,7 @@ def _pod_deleted(cluster: Cluster, row: Row) -> None:
 
 
 def _cancelled(cluster: Cluster, row: Row) -> None:
-    pod = _begun(cluster, "fifth", 5, COMMITS[5])
+    pod = _begin_release(cluster, "fifth", 5, COMMITS[5])
     run = cluster.newest()["id"]
     began = time.monotonic()
     state = {"state": {"type": "CANCELLING", "name": "Cancelling"}}

@@ -41,11 +41,11 @@ class CorpusModel:
 
     def others(self, count: int) -> list[Inputs]:
         """Return so many other inputs of the example's sizes; each time the same."""
-        made = []
+        batches = []
         for seed in range(1000, 1000 + count):
             torch.manual_seed(seed)
-            made.append(self.inputs(self.batch))
-        return made
+            batches.append(self.inputs(self.batch))
+        return batches
 
     def deliver(
         self, module: nn.Module, example: Inputs, folder: Path, **more: Any

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.studies.faults.cases import Judge, Judged, Report
+from tests.studies.faults.cases import Judge, Judgement, Report
 from tests.studies.faults.reports.neighbours import NEIGHBOURS
 from tests.studies.faults.reports.public import PUBLIC
 
@@ -18,30 +18,30 @@ REPORTS = (*PUBLIC, *NEIGHBOURS)
 class ReportRow:
     """A report, what happened to its delivery, and whether that is what must.
 
-    `asked` tells whether the wrong operator was looked for.
+    `localizes` says whether the wrong operator was looked for.
     """
 
     report: Report
-    judged: Judged
-    asked: bool = True
+    judged: Judgement
+    localizes: bool = True
 
     @property
     def good(self) -> bool:
-        """Tell whether it was refused by its numbers, with the operator, or released, as it must.
+        """Return whether it was refused by its numbers, with the operator, or released, as it must.
 
         A wrong one that is refused before it was compared was not seen.
         """
         if self.report.must == "released":
             return not self.judged.refused
         operator = self.judged.operator
-        named = not self.asked or (operator != "" and operator.startswith(self.report.operator))
+        named = not self.localizes or (operator != "" and operator.startswith(self.report.operator))
         return self.judged.refused and not self.judged.before and named
 
 
 def judge_reports(
     chosen: Iterable[Report], folder: Path, *, localizes: bool = True
 ) -> list[ReportRow]:
-    """Deliver and judge each; tell of each as it is known.
+    """Deliver and judge each; print each as it is known.
 
     With `localizes`, the wrong operator of each refused one is looked for, which takes minutes.
     """
@@ -50,8 +50,8 @@ def judge_reports(
         for report in chosen:
             row = ReportRow(report, judge.judge(report), localizes)
             mark = "as it must" if row.good else f"NOT {report.must}"
-            told = f"{mark}: {report.name}: {row.judged.told} {row.judged.operator}"
-            print(f"{told} ({row.judged.seconds:.0f} s)", file=sys.stderr, flush=True)
+            line = f"{mark}: {report.name}: {row.judged.summary} {row.judged.operator}"
+            print(f"{line} ({row.judged.seconds:.0f} s)", file=sys.stderr, flush=True)
             rows.append(row)
     finally:
         judge.close()
@@ -67,7 +67,7 @@ def reports_table(rows: Iterable[ReportRow]) -> list[str]:
     for row in rows:
         report, judged = row.report, row.judged
         issue = str(report.issue) if report.issue else "none found"
-        became = judged.told if row.good else f"**{judged.told}**"
+        became = judged.summary if row.good else f"**{judged.summary}**"
         lines.append(
             f"| {report.name} | {issue} | {report.must} | {report.question} | {became} "
             f"| {judged.operator} |"
@@ -88,6 +88,6 @@ def brief_table(rows: Iterable[ReportRow]) -> list[str]:
             lines.append(f"| {issue} | {report.name} | {became} | |")
             continue
         case = judged.result.reasons[0].partition(",")[0]
-        became = "refused" if row.good else f"**{judged.told}**"
+        became = "refused" if row.good else f"**{judged.summary}**"
         lines.append(f"| {issue} | {report.name} | {became} | {report.question}: `{case}` |")
     return lines

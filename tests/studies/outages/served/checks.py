@@ -89,8 +89,8 @@ def see_processes(stack: ServedStack) -> list[str]:
         ours_alone = ("prefect.flow_run", "engine.worker", "engine.forkserver")
         is_work = any(f"handoff.infra.{name}" in line for name in ours_alone)
         with suppress(psutil.Error):
-            told = [line, *(process.environ().values())]
-            is_ours = process.pid in ours or any(name in text for text in told for name in names)
+            texts = [line, *(process.environ().values())]
+            is_ours = process.pid in ours or any(name in text for text in texts for name in names)
             if is_ours and (is_work or process.pid not in ours) and process.status() != "zombie":
                 found.append(f"process {process.pid} is left: {line[:120]}")
     return found

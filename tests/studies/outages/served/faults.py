@@ -14,7 +14,7 @@ from functools import partial
 import psutil
 
 from handoff.infra.stack import postgres
-from tests.studies.outages.served.runs import Runs, Seen
+from tests.studies.outages.served.runs import ObservedRun, Runs
 from tests.studies.outages.served.stack import ServedStack, wait
 
 # Three heartbeats and a server that is behind.
@@ -37,7 +37,7 @@ class Scene:
         """Return the process of a run; None where it has ended."""
         return self.stack.flow_processes().get(run)
 
-    def seen(self, run: str) -> Seen | None:
+    def seen(self, run: str) -> ObservedRun | None:
         """Return a run as the server knows it."""
         return next((one for one in self.runs.read() or [] if one.id == run), None)
 
@@ -62,7 +62,7 @@ def _kill_workers(scene: Scene) -> None:
 def _kill_workers_and_runs(scene: Scene) -> None:
     runs = [scene.process(scene.release), scene.process(scene.child)]
     workers = [_process(worker) for worker in scene.stack.workers()]
-    # Stopped first, so that no worker tells of its run's end.
+    # Stopped first, so that no worker reports its run's end.
     _signal(workers, signal.SIGSTOP)
     _signal([*runs, *workers], signal.SIGKILL)
 
@@ -125,11 +125,13 @@ def _boot(scene: Scene) -> None:
     stack = scene.stack
     stack.run("up", "--install", "user", is_served=False)
     lines = stack.unit.read_text().splitlines()
-    told = [line.removeprefix("Environment=") for line in lines if line.startswith("Environment=")]
+    settings = [
+        line.removeprefix("Environment=") for line in lines if line.startswith("Environment=")
+    ]
     (command,) = (
         line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart=")
     )
-    environment = dict(word.partition("=")[::2] for line in told for word in shlex.split(line))
+    environment = dict(word.partition("=")[::2] for line in settings for word in shlex.split(line))
     stack.lose()
     subprocess.run(
         shlex.split(command), env=environment, check=True, cwd="/",

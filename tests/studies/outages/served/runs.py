@@ -1,4 +1,4 @@
-"""What Prefect's server tells of the runs that a fault befell."""
+"""What Prefect's server says of the runs that a fault befell."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObservedRun:
     """A run as it was seen last: which flow's, of which attempt, in which state, and when made.
 
     `tries` is how often it was begun: more than once where a worker gave it back to its pool.
@@ -55,7 +55,7 @@ class Runs:
         self._before: set[str] = set()
         self._before = {one.id for one in self.read() or []}
 
-    def read(self) -> list[Seen] | None:
+    def read(self) -> list[ObservedRun] | None:
         """Return the runs, the first one first; None where the server doesn't answer."""
         wanted = FlowRunFilter(tags=FlowRunFilterTags(all_=["handoff"]))
         try:
@@ -63,7 +63,7 @@ class Runs:
                 found = client.read_flow_runs(
                     flow_run_filter=wanted, sort=FlowRunSort.START_TIME_DESC, limit=200
                 )
-                seen = [self._seen(client, run) for run in found if not run.auto_scheduled]
+                seen = [self._observe(client, run) for run in found if not run.auto_scheduled]
         except (httpx.HTTPError, PrefectHTTPStatusError, OSError):
             return None
         return sorted((s for s in seen if s.id not in self._before), key=lambda s: s.created)
@@ -82,7 +82,7 @@ class Runs:
             self._stack.api, auth_string=self._stack.login, httpx_settings=settings
         )
 
-    def wait_until_still(self) -> list[Seen]:
+    def wait_until_still(self) -> list[ObservedRun]:
         """Return the runs once none is under way and every crash was answered."""
         still: dict[str, float] = {}
 
@@ -92,24 +92,24 @@ class Runs:
                 still.clear()
                 return False
             since = still.setdefault(_stamp(runs), time.monotonic())
-            # One that is never repeated is told as wrong afterwards.
+            # One that is never repeated is reported as wrong afterwards.
             patience = _REPEAT_S if is_owed(runs) else 2 * _POLL_S
             return time.monotonic() - since > patience
 
         try:
             wait("no run is under way", is_still, _WELL_LIMIT_S, _POLL_S)
         except TimeoutError as error:
-            told = [(run.flow, run.attempt, run.state) for run in self.read() or []]
-            raise TimeoutError(f"{error}: {told}") from error
+            states = [(run.flow, run.attempt, run.state) for run in self.read() or []]
+            raise TimeoutError(f"{error}: {states}") from error
         return self.read() or []
 
-    def _seen(self, client: SyncPrefectClient, run: FlowRun) -> Seen:
+    def _observe(self, client: SyncPrefectClient, run: FlowRun) -> ObservedRun:
         flow = str(run.flow_id)
         if flow not in self._flows:
             self._flows[flow] = client.read_flow(run.flow_id).name
         model = next((t.removeprefix("model:") for t in run.tags if t.startswith("model:")), "")
         state = run.state
-        return Seen(
+        return ObservedRun(
             str(run.id), self._flows[flow], int(run.parameters.get("attempt", 1)),
             (state.name or "") if state else "", (state.message or "") if state else "", model,
             run.idempotency_key or "", run.created.timestamp() if run.created else 0.0,
@@ -117,12 +117,12 @@ class Runs:
         )  # fmt: skip
 
 
-def _stamp(runs: Iterable[Seen]) -> str:
+def _stamp(runs: Iterable[ObservedRun]) -> str:
     return " ".join(f"{run.id}:{run.state}" for run in runs)
 
 
-def is_owed(runs: Iterable[Seen]) -> bool:
-    """Tell whether a run crashed that is to be repeated, and hasn't been yet."""
+def is_owed(runs: Iterable[ObservedRun]) -> bool:
+    """Return whether a run crashed that is to be repeated, and hasn't been yet."""
     runs = list(runs)
     keys = {run.key for run in runs}
     return any(
@@ -134,7 +134,7 @@ def is_owed(runs: Iterable[Seen]) -> bool:
     )
 
 
-def tell(runs: Iterable[Seen], flow: str) -> str:
+def format_states(runs: Iterable[ObservedRun], flow: str) -> str:
     """Return the states in which the flow's runs ended, in their order, for each model."""
     chains: dict[str, list[str]] = {}
     for run in runs:

@@ -68,11 +68,11 @@ def _in_database(stack: ServedStack, database: str, secrets: Mapping[str, bytes]
             for (table,) in cursor.fetchall():
                 rows = io.BytesIO()
                 cursor.copy_expert(f'copy "{table}" to stdout', rows)
-                told = rows.getvalue()
+                contents = rows.getvalue()
                 yield from (
                     f"{name} is in {database}'s table {table}"
                     for name, value in secrets.items()
-                    if value in told
+                    if value in contents
                 )
     finally:
         link.close()

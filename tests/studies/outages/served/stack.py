@@ -105,12 +105,12 @@ class ServedStack:
 
     @property
     def client_environment(self) -> dict[str, str]:
-        """The same, with what the commands on a running stack are told."""
-        told = {
+        """The same, with the settings that commands on a running stack need."""
+        settings = {
             "PREFECT_API_URL": self.api, "PREFECT_API_AUTH_STRING": self.login,
             "MLFLOW_TRACKING_URI": self.stores.tracking_uri, "HANDOFF_STORE": self.stores.objects,
         }  # fmt: skip
-        return {**self.environment, **told}
+        return {**self.environment, **settings}
 
     def run(self, *arguments: str, is_served: bool = True) -> str:
         """Run `handoff` and return what it printed; raise `RuntimeError` where it didn't do."""

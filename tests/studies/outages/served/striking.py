@@ -21,7 +21,7 @@ from tests.studies.outages.served.checks import (
     versions_of,
 )
 from tests.studies.outages.served.faults import FAULTS, Fault, Scene, compilers_of
-from tests.studies.outages.served.runs import Runs, Seen, tell
+from tests.studies.outages.served.runs import ObservedRun, Runs, format_states
 from tests.studies.outages.served.stack import ServedStack, open_stack, suspended, wait
 from tests.studies.outages.served.survivals import Survival
 
@@ -67,12 +67,12 @@ def release_nightly(stack: ServedStack, models: Sequence[str]) -> None:
 
 
 def notify(stack: ServedStack, model: str, commit: str, *more: str) -> str:
-    """Tell the stack of a commit, whose delivery has the model's name; return its run."""
-    told = stack.run(
+    """Notify the stack of a commit, whose delivery has the model's name; return its run."""
+    output = stack.run(
         "notify", "--delivery", str(stack.delivery(model)), "--model", model,
         "--commit", commit, "--json", *more,
     )  # fmt: skip
-    return str(json.loads(told)["id"])
+    return str(json.loads(output)["id"])
 
 
 @dataclass
@@ -107,7 +107,9 @@ class Case:
         seen = runs.wait_until_still()
         well_s = time.monotonic() - began
         twice = tuple(see_twice(compiled, stack.compiled()))
-        told = {flow: tell(seen, flow) for flow in ("release", "recompile", "recompile-model")}
+        states = {
+            flow: format_states(seen, flow) for flow in ("release", "recompile", "recompile-model")
+        }
         wrong = see_states(seen)
         expected = {"calm": ("unchanged",), **dict.fromkeys(_DUE, _BUILT)}
         if self.fault.is_refused:
@@ -118,7 +120,7 @@ class Case:
             nights += len(struck_nights)
         left = tuple(see_left(stack))
         yield Survival(
-            self.fault.name, f"a release, {struck[0]}", told["release"], well_s,
+            self.fault.name, f"a release, {struck[0]}", states["release"], well_s,
             str(len(versions_of(stack, self.model))), twice, left,
             (*wrong, *self._see_release()),
         )  # fmt: skip
@@ -126,7 +128,7 @@ class Case:
         off = [f"{m}: {n} versions more" for m, n in made.items() if n != int(m in _DUE)]
         yield Survival(
             self.fault.name, f"a night, {struck[1]}",
-            f"night: {told['recompile']}; models: {told['recompile-model']}", well_s,
+            f"night: {states['recompile']}; models: {states['recompile-model']}", well_s,
             ", ".join(str(made[m]) for m in _DUE), twice, left,
             (*wrong, *see_night(stack, nights, expected), *off),
         )  # fmt: skip
@@ -158,7 +160,7 @@ class Case:
             wait("something is compiled", lambda: bool(stack.compiled()), _COMPILED_LIMIT_S, 0.1)
         return Scene(stack, runs, release, night, struck)
 
-    def _ask_again(self, seen: list[Seen]) -> None:
+    def _ask_again(self, seen: list[ObservedRun]) -> None:
         """Ask once more for what was refused: by a person for the release, by the next night."""
         runs = Runs(self.stack)
         if any(one.flow == "release" and one.state == "Failed" for one in seen):
@@ -194,7 +196,7 @@ def _step(scene: Scene, run: str) -> str:
     return newest.stem.rpartition("-")[2] if newest else "before its first step"
 
 
-def see_states(seen: list[Seen]) -> list[str]:
+def see_states(seen: list[ObservedRun]) -> list[str]:
     """Return the runs that ended otherwise than well, and that none has taken the place of."""
     repeated = {one.key.removeprefix("resume:") for one in seen if one.key.startswith("resume:")}
     return [

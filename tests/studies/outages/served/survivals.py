@@ -27,7 +27,7 @@ class Survival:
 
     @property
     def is_survived(self) -> bool:
-        """Tell whether all of it is as if there had been no fault."""
+        """Return whether all of it is as if there had been no fault."""
         return not (self.twice or self.left or self.wrong)
 
     def describe(self) -> str:

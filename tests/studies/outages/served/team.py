@@ -1,7 +1,7 @@
 """A served stack as a team runs it for weeks: what arrives meanwhile, joins it, or is taken away.
 
 Unlike the faults that strike a release and a night (`faults.py`), each of these is a story of its
-own: who told the stack what, what befell it then, and what came of it once nobody did anything more
+own: who sent the stack what, what befell it then, and what came of it once nobody did anything more
 but wait.
 """
 
@@ -32,7 +32,7 @@ from tests.studies.outages.served.checks import (
     see_registry,
     versions_of,
 )
-from tests.studies.outages.served.runs import Runs, tell
+from tests.studies.outages.served.runs import Runs, format_states
 from tests.studies.outages.served.stack import (
     ServedStack,
     flow_runs_among,
@@ -53,7 +53,7 @@ _WORKER_LIMIT_S = 240.0
 _AWAY_S = 60.0
 
 
-def tell_every_story(root: Path, every: int, only: str = "") -> Iterator[Survival]:
+def run_stories(root: Path, every: int, only: str = "") -> Iterator[Survival]:
     """Bring a stack up with a webhook and one build at once, and let each story befall it.
 
     With `only`, each whose name holds that text.
@@ -114,11 +114,11 @@ class Team:
         return self.deliver(model, f"{self.made:040x}")
 
     def push(self, repository: str, commit: str) -> None:
-        """Tell the webhook of a commit as GitHub does; raise `RuntimeError` where it isn't kept."""
+        """Post a commit to the webhook as GitHub does; raise `RuntimeError` where it isn't kept."""
         body = push(commit, repository)
-        status, told = posted(self.port, "/github", body, of_github(body, self.secret))
+        status, answer = posted(self.port, "/github", body, of_github(body, self.secret))
         if status not in (200, 202):
-            raise RuntimeError(f"a push was answered by {status}: {told}")
+            raise RuntimeError(f"a push was answered by {status}: {answer}")
 
     def begin_night(self, runs: Runs) -> None:
         """Start a night that has one model to rebuild."""
@@ -134,14 +134,16 @@ class Team:
 
 @dataclass(frozen=True)
 class _Story:
-    """What is told of one story: its name, the runs since it began, and when that was."""
+    """What is known of one story: its name, the runs since it began, and when that was."""
 
     team: Team
     name: str
     runs: Runs
     began: float
 
-    def told(self, when: str, versions: Mapping[str, int], commits: Sequence[str] = ()) -> Survival:
+    def conclude(
+        self, when: str, versions: Mapping[str, int], commits: Sequence[str] = ()
+    ) -> Survival:
         """Wait until all is still, and look at what these models, and commits, have become.
 
         `versions` is how many each model is to have.
@@ -156,8 +158,10 @@ class _Story:
             *(f"{m}: the versions {found[m]}" for m, n in versions.items() if len(found[m]) != n),
             *(one for model in versions for one in see_registry(stack, model)),
         ]
-        told = {flow: tell(seen, flow) for flow in ("release", "recompile", "recompile-model")}
-        states = "; ".join(f"{flow}: {ended}" for flow, ended in told.items() if ended)
+        by_flow = {
+            flow: format_states(seen, flow) for flow in ("release", "recompile", "recompile-model")
+        }
+        states = "; ".join(f"{flow}: {ended}" for flow, ended in by_flow.items() if ended)
         counts = ", ".join(str(len(found[model])) for model in versions)
         return Survival(self.name, when, states, well_s, counts, wrong=tuple(wrong))
 
@@ -180,7 +184,9 @@ def _hung(team: Team, name: str) -> Iterator[Survival]:
         # The sender's own repetition, and one more commit.
         for commit in commits[1:]:
             team.push("team/hung", commit)
-    yield _Story(team, name, runs, began).told("four pushes of three commits", {"hung": 3}, commits)
+    yield _Story(team, name, runs, began).conclude(
+        "four pushes of three commits", {"hung": 3}, commits
+    )
 
 
 def _down(team: Team, name: str) -> Iterator[Survival]:
@@ -193,7 +199,7 @@ def _down(team: Team, name: str) -> Iterator[Survival]:
             team.push("team/down", commit)
         stack.run("down", "--now", is_served=False)
     stack.up()
-    yield _Story(team, name, runs, began).told("pushes of two commits", {"down": 2}, commits)
+    yield _Story(team, name, runs, began).conclude("pushes of two commits", {"down": 2}, commits)
 
 
 def _lose_compiler(team: Team, name: str) -> Iterator[Survival]:
@@ -205,7 +211,7 @@ def _lose_key(team: Team, name: str) -> Iterator[Survival]:
 
 
 def _joined_worker_lacks(
-    team: Team, name: str, lacking: Callable[[Joined], Path]
+    team: Team, name: str, lacking: Callable[[JoinedWorker], Path]
 ) -> Iterator[Survival]:
     """Take something from a joined worker in the middle of a release; give it back later."""
     stack = team.stack
@@ -223,7 +229,7 @@ def _joined_worker_lacks(
             if is_struck:
                 place.rename(away)
             story = _Story(team, f"{name}: {'gone' if is_struck else 'back'}", runs, began)
-            survival = story.told(when, dict.fromkeys(models, 1))
+            survival = story.conclude(when, dict.fromkeys(models, 1))
             if is_struck:
                 survival = _and(survival, story.see_handed_back("release"))
                 wait("it has left its pool", lambda: not joined.is_online, _WORKER_LIMIT_S)
@@ -245,8 +251,8 @@ def _second_stack(team: Team, name: str) -> Iterator[Survival]:
         others = Runs(other)
         notify(other, second.deliver("second"), f"{second.made:040x}")
         story = _Story(second, f"{name}: the second", others, began)
-        yield _and(story.told("a release", {"second": 1}), see_left(other))
-    survival = _Story(team, f"{name}: the first", runs, began).told(
+        yield _and(story.conclude("a release", {"second": 1}), see_left(other))
+    survival = _Story(team, f"{name}: the first", runs, began).conclude(
         "a release, and a night", {model: 1, "due": before + 1}
     )
     yield _and(survival, see_night(team.stack, nights, _NIGHT))
@@ -271,7 +277,7 @@ def _missing_store(team: Team, name: str) -> Iterator[Survival]:
         shutil.rmtree(store, ignore_errors=True)
         away.rename(store)
     story = _Story(team, name, runs, began)
-    survival = story.told("a night, and a release", {"due": before + 1, "late": 1})
+    survival = story.conclude("a night, and a release", {"due": before + 1, "late": 1})
     wrong = [f"{path} was written where the store wasn't" for path in made]
     tried = story.see_handed_back("recompile", "release")
     yield _and(survival, [*wrong, *tried, *see_night(stack, nights, _NIGHT)])
@@ -311,7 +317,7 @@ def _answers(team: Team) -> bool:
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedWorker:
     """A worker of another home that joined the stack, with a compiler and a key of its own."""
 
     team: Team
@@ -322,7 +328,7 @@ class Joined:
 
     @property
     def is_online(self) -> bool:
-        """Tell whether its pool knows it; raise `RuntimeError` with its log where it has ended."""
+        """Whether its pool knows it; raises `RuntimeError` with its log where it has ended."""
         if self.worker.poll() is not None:
             raise RuntimeError(self.home.with_suffix(".log").read_text())
         return self.home.name in self.team.online()
@@ -338,7 +344,7 @@ class Joined:
 
 
 @contextmanager
-def _joined(team: Team) -> Iterator[Joined]:
+def _joined(team: Team) -> Iterator[JoinedWorker]:
     """Let a worker join the stack as its page says, with a copy of the key; end it afterwards."""
     stack = team.stack
     home = stack.root / f"joined-{team.made}"
@@ -347,7 +353,7 @@ def _joined(team: Team) -> Iterator[Joined]:
     compiler.symlink_to(shutil.which("g++") or "")
     shutil.copy(stack.home / "keys" / "private" / "signing.pem", own_key)
     (key,) = read_trust(stack.stores.trusted).keys
-    told = {
+    settings = {
         "HANDOFF_HOME": str(home), "CXX": str(compiler), "HANDOFF_SIGNING_KEY": str(own_key),
         "PREFECT_API_AUTH_STRING": stack.login,
     }  # fmt: skip
@@ -358,11 +364,11 @@ def _joined(team: Team) -> Iterator[Joined]:
     log = home.with_suffix(".log")
     with log.open("wb") as output:
         worker = subprocess.Popen(
-            command, env={**stack.environment, **told}, cwd=stack.root,
+            command, env={**stack.environment, **settings}, cwd=stack.root,
             stdin=subprocess.DEVNULL, stdout=output, stderr=output,
         )  # fmt: skip
         try:
-            yield Joined(team, home, compiler, own_key, worker)
+            yield JoinedWorker(team, home, compiler, own_key, worker)
         finally:
             worker.terminate()
             worker.wait(60)

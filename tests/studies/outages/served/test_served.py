@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.studies.outages.served.checks import see_twice
-from tests.studies.outages.served.runs import Seen, is_owed, tell
+from tests.studies.outages.served.runs import ObservedRun, format_states, is_owed
 from tests.studies.outages.served.secrets import secrets_in
 from tests.studies.outages.served.striking import see_states
 from tests.studies.outages.served.survivals import Survival, survival_table, with_earlier_rows
 from tests.studies.outages.served.team import see_posted
 
-_CRASHED = Seen("1", "release", 1, "Crashed", "gone", "toy", "release:toy:0", 1.0, True)
+_CRASHED = ObservedRun("1", "release", 1, "Crashed", "gone", "toy", "release:toy:0", 1.0, True)
 _AGAIN = replace(_CRASHED, id="2", attempt=2, state="Completed", key="resume:1", created=2.0)
 
 
@@ -27,7 +27,7 @@ def test_an_end_that_nothing_took_the_place_of_is_wrong() -> None:
     assert see_states([_CRASHED, _AGAIN]) == []
     assert see_states([_CRASHED]) == ["release toy attempt 1: Crashed: gone"]
     assert "Failed" in see_states([_CRASHED, replace(_AGAIN, state="Failed")])[0]
-    assert tell([_CRASHED, _AGAIN, replace(_AGAIN, model="z")], "release") == (
+    assert format_states([_CRASHED, _AGAIN, replace(_AGAIN, model="z")], "release") == (
         "Crashed, Completed; Completed"
     )
 

@@ -17,7 +17,7 @@
 
 namespace {
 
-void tell(const std::string& event, const std::string& hostile, const std::string& outcome) {
+void report(const std::string& event, const std::string& hostile, const std::string& outcome) {
   std::cout << "{\"event\":\"" << event << "\",\"hostile\":\"" << hostile << "\",\"outcome\":\""
             << outcome << "\",\"message\":\"\"}" << std::endl;
 }
@@ -60,7 +60,7 @@ std::string meet(const std::string& hostile) {
     // A process that goes on, and keeps the output.
     if (fork() == 0) {
       std::this_thread::sleep_for(std::chrono::seconds(3));
-      tell("tried", "stray", "");
+      report("tried", "stray", "");
       std::this_thread::sleep_for(std::chrono::seconds(20));
       _exit(0);
     }
@@ -98,9 +98,9 @@ int run(const std::vector<std::string>& arguments) {
   for (std::size_t place = 0; place + 1 < arguments.size(); ++place) {
     if (arguments[place] != "--hostile") continue;
     const std::string& hostile = arguments[place + 1];
-    tell("trying", hostile, "");
+    report("trying", hostile, "");
     const std::string outcome = meet(hostile);
-    tell("tried", hostile, outcome);
+    report("tried", hostile, outcome);
     if (outcome != "refused") return 0;
   }
   return 0;

@@ -1,4 +1,4 @@
-"""How it is told: a table for each model, and a summary of all."""
+"""What is printed: a table for each model, and a summary of all."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from handoff.infra.terminal.console import print_table
 from tests.studies.benchmarks.seeds.contestants import EAGER, HANDOFF
 from tests.studies.benchmarks.seeds.goals import verdicts
-from tests.studies.benchmarks.seeds.measured import Measured, geometric_mean
+from tests.studies.benchmarks.seeds.measured import Measurement, geometric_mean
 from tests.studies.benchmarks.served.turns import Ratio
 
 _FASTEST = f"{HANDOFF}the fastest variant of each"
 
 
-def tell(measured: Measured) -> None:
+def print_measured(measured: Measurement) -> None:
     """Print a model's table, and who is missing."""
     columns = ("what", "seconds", "times eager's speed", "largest difference")
     print_table(title_of(measured), columns, rows_of(measured))
@@ -21,7 +21,7 @@ def tell(measured: Measured) -> None:
         print(line)
 
 
-def title_of(measured: Measured) -> str:
+def title_of(measured: Measurement) -> str:
     """Return what was measured, on what, and what else the machine did."""
     loads = ", ".join(f"{one.load:.1f}" for one in measured.played)
     return (
@@ -33,7 +33,7 @@ def title_of(measured: Measured) -> str:
     )
 
 
-def rows_of(measured: Measured) -> list[tuple[str, ...]]:
+def rows_of(measured: Measurement) -> list[tuple[str, ...]]:
     """Return the cells of each contestant's line."""
     rows: list[tuple[str, ...]] = []
     for name in measured.contestants:
@@ -43,12 +43,12 @@ def rows_of(measured: Measured) -> list[tuple[str, ...]]:
     return rows
 
 
-def missing_lines(measured: Measured) -> list[str]:
+def missing_lines(measured: Measurement) -> list[str]:
     """Return who couldn't be measured, and why."""
     return [f"no {name}: {why}" for name, why in measured.missing.items()]
 
 
-def tell_summary(measured: Sequence[Measured]) -> None:
+def print_summary(measured: Sequence[Measurement]) -> None:
     """Print the geometric means of each precision, and a verdict for each goal."""
     for device, precision in dict.fromkeys((one.device, one.precision) for one in measured):
         of_both = [one for one in measured if (one.device, one.precision) == (device, precision)]
@@ -58,7 +58,7 @@ def tell_summary(measured: Sequence[Measured]) -> None:
         print(f"Goal: {line}")
 
 
-def mean_rows(measured: Sequence[Measured]) -> list[tuple[str, ...]]:
+def mean_rows(measured: Sequence[Measurement]) -> list[tuple[str, ...]]:
     """Return each contestant's mean, of how many models it is, and the best of Handoff's own."""
     names = dict.fromkeys(name for one in measured for name in one.contestants if name != EAGER)
     by_name = {
