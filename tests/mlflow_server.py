@@ -19,7 +19,7 @@ from tests.shared_tools import made_once
 _START_LIMIT_S = 180.0
 
 
-def asked_before(database: Path) -> None:
+def copy_mlflow_tables(database: Path) -> None:
     """Let MLflow have made its tables in `database` already, unless it is there.
 
     They take it seconds. `test_the_walk_ends_with_the_versions_that_it_says` and
@@ -46,7 +46,7 @@ def mlflow_server(
 ) -> Iterator[str]:
     """Start a server that keeps its database in `home` and what clients send at `artifacts`."""
     home.mkdir(parents=True, exist_ok=True)
-    asked_before(home / "server.db")
+    copy_mlflow_tables(home / "server.db")
     options = ["--workers", "1", "--backend-store-uri", f"sqlite:///{home / 'server.db'}",
                "--artifacts-destination", artifacts]  # fmt: skip
     with mlflow_process(home, "server", options, environment or {}, "/health") as address:

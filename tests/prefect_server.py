@@ -43,7 +43,7 @@ def prefect_server(
 
     It listens on `port`, or on a free one; `settings` are Prefect's own variables.
     """
-    started_before(home)
+    copy_prefect_database(home)
     with _serve(home, port, settings) as address:
         yield address
 
@@ -61,7 +61,7 @@ def common_server() -> str:
     return opened.enter_context(prefect_server(Path(home)))
 
 
-def started_before(home: Path) -> None:
+def copy_prefect_database(home: Path) -> None:
     """Let `home` be one in which Prefect's server was started before: its tables are there.
 
     Making them takes a server seconds: a release's own does it, once in a run of the tests.

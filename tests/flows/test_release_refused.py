@@ -14,8 +14,8 @@ import pytest
 
 from handoff.tasks.optimize.extensions import digest_extension
 from tests.infra.commands.test_cli import assert_is_a_sentence, handoff
-from tests.mlflow_server import asked_before
-from tests.prefect_server import started_before
+from tests.mlflow_server import copy_mlflow_tables
+from tests.prefect_server import copy_prefect_database
 from tests.shared_tools import share_built
 
 pytestmark = [pytest.mark.demo, pytest.mark.compile, pytest.mark.server]
@@ -100,8 +100,8 @@ def test_a_release_interrupted_in_the_middle_leaves_no_process_and_no_version(
 ) -> None:
     home = tmp_path / "home"
     share_built(home / "builds")
-    started_before(home / "prefect")
-    asked_before(home / "mlflow" / "mlflow.db")
+    copy_prefect_database(home / "prefect")
+    copy_mlflow_tables(home / "mlflow" / "mlflow.db")
     # As from a terminal: what a shell starts in the background ignores the signal.
     as_from_a_terminal = ["env", "--default-signal=INT"]
     command = [

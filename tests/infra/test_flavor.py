@@ -21,7 +21,7 @@ from handoff.artifacts.release.statement import RELEASE_FILE
 from handoff.artifacts.serve.loader import load
 from tests.artifacts.mlflow.listing import Signed, list_signed, read_signed
 from tests.artifacts.samples import sample_key, sign_release
-from tests.mlflow_server import asked_before, mlflow_process
+from tests.mlflow_server import copy_mlflow_tables, mlflow_process
 from tests.tasks.built_release import ITEMS, BuiltRelease
 
 pytestmark = pytest.mark.compile
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.compile
 @pytest.fixture
 def listed(built_release: BuiltRelease, tmp_path: Path) -> Catalogue:
     """A registry that lists the recommender as version 3, the candidate."""
-    asked_before(tmp_path / "mlflow.db")
+    copy_mlflow_tables(tmp_path / "mlflow.db")
     catalogue = Catalogue(f"sqlite:///{tmp_path / 'mlflow.db'}", str(tmp_path / "mlflow"))
     list_signed(catalogue, signed_copy(built_release, tmp_path / "release"))
     catalogue.set_aliases(built_release.manifest.model, {"candidate": 3})

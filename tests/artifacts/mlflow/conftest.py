@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.mlflow.registry import Catalogue
-from tests.mlflow_server import asked_before
+from tests.mlflow_server import copy_mlflow_tables
 
 
 @pytest.fixture
 def catalogue(tmp_path: Path) -> Catalogue:
     """An embedded registry, which does not wait long for what isn't there."""
-    asked_before(tmp_path / "mlflow.db")
+    copy_mlflow_tables(tmp_path / "mlflow.db")
     root = tmp_path / "mlflow"
     return Catalogue(f"sqlite:///{tmp_path / 'mlflow.db'}", str(root), order_wait_s=0.3)

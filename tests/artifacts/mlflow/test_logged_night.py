@@ -6,7 +6,7 @@ from pathlib import Path
 
 from handoff.artifacts.mlflow.registry import Catalogue
 from tests.artifacts.nights import month
-from tests.mlflow_server import asked_before
+from tests.mlflow_server import copy_mlflow_tables
 
 
 def test_a_night_is_one_run_with_the_figures_of_what_is_served(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_a_night_is_one_run_with_the_figures_of_what_is_served(tmp_path: Path) -
     folder.mkdir()
     kept.mkdir()
     (folder / "night.md").write_text("a night")
-    asked_before(tmp_path / "mlflow.db")
+    copy_mlflow_tables(tmp_path / "mlflow.db")
     address = f"sqlite:///{tmp_path / 'mlflow.db'}"
     (night,) = month()[-1:]
     catalogue = Catalogue(address, str(kept))

@@ -16,7 +16,7 @@ from tests.artifacts.mlflow.listing import client_of, list_signed, signed_releas
 from tests.artifacts.recipe.gpu_generations import BOTH, for_gpus
 from tests.conftest import BUCKET, served_s3
 from tests.faulty_server import FOREVER, Fault, FaultyServer
-from tests.mlflow_server import asked_before, mlflow_server
+from tests.mlflow_server import copy_mlflow_tables, mlflow_server
 
 pytestmark = pytest.mark.server
 
@@ -72,7 +72,7 @@ def downloaded(catalogue: Catalogue, address: str, to: Path) -> Path:
 
 
 def test_artifacts_go_straight_to_s3_where_that_is_the_root(tmp_path: Path, s3: Any) -> None:
-    asked_before(tmp_path / "mlflow.db")
+    copy_mlflow_tables(tmp_path / "mlflow.db")
     catalogue = Catalogue(f"sqlite:///{tmp_path / 'mlflow.db'}", f"s3://{BUCKET}/mlflow")
     listing = list_signed(catalogue, signed_release(tmp_path / "release"))
     assert listing.report.startswith(f"s3://{BUCKET}/mlflow/")
@@ -124,7 +124,7 @@ def test_what_a_killed_one_left_in_s3_is_taken_away(
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    asked_before(tmp_path / "mlflow.db")
+    copy_mlflow_tables(tmp_path / "mlflow.db")
     catalogue = Catalogue(f"sqlite:///{tmp_path / 'mlflow.db'}", f"s3://{BUCKET}/killed")
     signed = signed_release(tmp_path / "release")
     with monkeypatch.context() as patch:

@@ -18,8 +18,8 @@ from handoff.infra.commands.inspection import list_passes
 from handoff.infra.settings import read_settings
 from handoff.tasks.compile.cross.fatbinary import find_fatbinary
 from tests.limits import LIMIT_S
-from tests.mlflow_server import asked_before
-from tests.prefect_server import started_before
+from tests.mlflow_server import copy_mlflow_tables
+from tests.prefect_server import copy_prefect_database
 from tests.shared_tools import share_built
 
 COMMANDS = (
@@ -40,8 +40,8 @@ def handoff(
         share_built(home / "builds")
         # What is only asked about writes nothing.
         if "--dry-run" not in arguments:
-            started_before(home / "prefect")
-            asked_before(home / "mlflow" / "mlflow.db")
+            copy_prefect_database(home / "prefect")
+            copy_mlflow_tables(home / "mlflow" / "mlflow.db")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("HANDOFF_", "AWS_", "MLFLOW"))}
     return subprocess.run(
         [sys.executable, "-m", "handoff", *arguments],

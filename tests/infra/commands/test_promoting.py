@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from handoff.artifacts.errors import UsageProblem
 from handoff.infra.cli.registry import promote
 from handoff.tasks.registry.draft import require_intended_alias
-from tests.mlflow_server import asked_before
+from tests.mlflow_server import copy_mlflow_tables
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
 
@@ -18,7 +18,7 @@ from tests.tasks.registry.registering import SomeRegistry, some_registry
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SomeRegistry:
     """A registry with one version, which `candidate` points to."""
     made = some_registry(tmp_path)
-    asked_before(tmp_path / "mlflow.db")
+    copy_mlflow_tables(tmp_path / "mlflow.db")
     made.release()
     monkeypatch.setenv("HANDOFF_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HANDOFF_STORE", made.stores.objects)

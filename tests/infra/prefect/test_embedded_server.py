@@ -16,7 +16,7 @@ from handoff.artifacts.errors import EnvironmentLacking
 from handoff.infra.prefect.flow_calls import EmbeddedServer
 from handoff.infra.prefect.orphans import find_marked
 from tests.limits import LIMIT_S
-from tests.prefect_server import started_before
+from tests.prefect_server import copy_prefect_database
 
 pytestmark = pytest.mark.server
 
@@ -27,7 +27,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Embedded
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not for a server")
     monkeypatch.setenv("HANDOFF_STARTED_BY", "this test")
     # The run's first start of one made the tables.
-    started_before(tmp_path)
+    copy_prefect_database(tmp_path)
     server = EmbeddedServer(tmp_path)
     yield server
     server.end()

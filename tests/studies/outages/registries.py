@@ -13,7 +13,7 @@ from handoff.artifacts.release.manifest import Manifest
 from handoff.tasks.registry.append import AppendResult, raise_as_not_shown
 from handoff.tasks.registry.changes import PromoteRequest, ReleaseRequest
 from handoff.tasks.registry.messages import CatalogueJob, LookUpJob, UploadJob
-from tests.mlflow_server import asked_before
+from tests.mlflow_server import copy_mlflow_tables
 from tests.tasks.registry.registering import Here, SomeRegistry, some_registry
 
 MODEL = "toy"
@@ -136,7 +136,7 @@ def release_first(place: Place, *, is_shown: bool = True) -> None:
     if is_shown:
         uri = registry.stores.tracking_uri
         if uri.startswith("sqlite:///"):
-            asked_before(Path(uri.removeprefix("sqlite:///")))
+            copy_mlflow_tables(Path(uri.removeprefix("sqlite:///")))
         release(registry, first)
     else:
         registry.register(first.manifest, first.folder, delivery=first.staged)

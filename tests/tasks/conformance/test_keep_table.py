@@ -17,7 +17,7 @@ from handoff.tasks.conformance import tables
 from handoff.tasks.conformance.messages import KeepTableJob
 from handoff.tasks.conformance.tables import render_table
 from tests.artifacts.conformance.conformance_samples import right_add, table, wrong_amax
-from tests.mlflow_server import asked_before
+from tests.mlflow_server import copy_mlflow_tables
 
 
 def job(folder: Path, *, tracking: str = "") -> KeepTableJob:
@@ -37,7 +37,7 @@ def job(folder: Path, *, tracking: str = "") -> KeepTableJob:
 def test_a_kept_table_is_one_run_in_mlflow_however_often_it_is_kept(tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
-    asked_before(tmp_path / "mlflow.db")
+    copy_mlflow_tables(tmp_path / "mlflow.db")
     kept = tables.keep_signed_table(job(tmp_path))
     assert tables.keep_signed_table(job(tmp_path)) == kept
     assert kept.not_shown == ""

@@ -12,7 +12,7 @@ from handoff.artifacts.stores.store import open_store
 from handoff.tasks.nightly.messages import ShowNightJob
 from handoff.tasks.nightly.publishing import show_night
 from tests.artifacts.nights import compared, figures, night
-from tests.mlflow_server import asked_before
+from tests.mlflow_server import copy_mlflow_tables
 
 RUN = "http://127.0.0.1:4200/runs/flow-run/0197"
 
@@ -25,7 +25,7 @@ def note_of(shown_night: Night, folder: Path) -> str:
         objects=str(folder / "store"), tracking_uri=f"sqlite:///{folder / 'mlflow.db'}",
         artifact_root=str(folder / "artifacts"), trusted=(),
     )  # fmt: skip
-    asked_before(folder / "mlflow.db")
+    copy_mlflow_tables(folder / "mlflow.db")
     shown = show_night(ShowNightJob(stores, shown_night, folder / "drawn", RUN))
     assert read_nights(open_store(stores.objects), 1) == (shown_night,)
     client = MlflowClient(stores.tracking_uri)

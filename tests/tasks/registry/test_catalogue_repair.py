@@ -10,7 +10,7 @@ import pytest
 
 from handoff.tasks.registry.messages import CatalogueJob, CatalogueResult
 from tests.artifacts.mlflow.listing import all_files
-from tests.mlflow_server import asked_before
+from tests.mlflow_server import copy_mlflow_tables
 from tests.tasks.registry.registering import Here, some_registry
 
 
@@ -18,7 +18,7 @@ from tests.tasks.registry.registering import Here, some_registry
 def test_lost_files_come_back_where_that_is_asked_for(tmp_path: Path) -> None:
     registry = some_registry(tmp_path)
     root = tmp_path / "artifacts"
-    asked_before(tmp_path / "mlflow.db")
+    copy_mlflow_tables(tmp_path / "mlflow.db")
     database = f"sqlite:///{tmp_path / 'mlflow.db'}"
     stores = replace(registry.stores, tracking_uri=database, artifact_root=str(root))
     for day in (21, 22, 23):
