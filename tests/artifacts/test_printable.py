@@ -166,7 +166,7 @@ def test_every_command_prints_by_the_one_place() -> None:
     root = Path(__file__).parents[2] / "infra"
     # The first is the place itself. The second is a program of its own, for containers without us,
     # and the others are what steps run in: what they print goes to their log.
-    allowed = {"echoing.py", "prepare.py", "worker.py", "forkserver.py"}
+    allowed = {"output.py", "prepare.py", "worker.py", "forkserver.py"}
     prints = (
         "click.echo", "click.secho", "click.prompt", "click.confirm", "print(", "sys.stdout.w",
         "sys.stderr.w", "traceback.print",

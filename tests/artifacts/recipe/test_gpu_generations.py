@@ -114,7 +114,7 @@ def test_a_compiler_goes_by_what_one_block_may_use_on_every_gpu() -> None:
 
 def here(monkeypatch: pytest.MonkeyPatch, *capabilities: int) -> None:
     """Let this machine have these GPUs, and a driver for them."""
-    for module in ("fit", "target"):
+    for module in ("compatibility", "target"):
         place = f"handoff.artifacts.recipe.{module}.host_gpu_capabilities"
         monkeypatch.setattr(place, lambda: capabilities)
     monkeypatch.setattr("handoff.artifacts.recipe.compatibility.host_cuda", lambda: (13, 2))
