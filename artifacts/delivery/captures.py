@@ -29,7 +29,8 @@ class CaptureRow:
     `breaks` are Dynamo's graph breaks, each with its reason and line.
     """
 
-    method: CaptureMethod
+    # By this name records have it.
+    road: CaptureMethod
     captured: bool
     reason: str = ""
     tried: int = 0
@@ -40,6 +41,11 @@ class CaptureRow:
     speedup_low: float = 0.0
     speedup_high: float = 0.0
     breaks: tuple[str, ...] = ()
+
+    @property
+    def method(self) -> CaptureMethod:
+        """The method that the row is of."""
+        return self.road
 
     @property
     def is_right(self) -> bool:

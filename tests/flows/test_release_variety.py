@@ -163,7 +163,7 @@ def test_an_intended_change_is_compared_with_the_changed_model(
     assert json.loads(result.stdout)["targets"][0]["accepted"]
     version = home / "store" / "models" / "small" / "versions" / "1"
     manifest = json.loads((version / "manifest.json").read_text())
-    captures = {row["method"]: row for row in manifest["captures"]}
+    captures = {row["road"]: row for row in manifest["captures"]}
     assert captures["torch.export"]["captured"]
     assert not captures["torch.export"]["wrong"]
     assert len(captures) == len(CAPTURE_METHODS)
