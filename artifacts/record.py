@@ -96,20 +96,20 @@ def from_plain(kind: type[T], plain: object, where: str = "") -> T:
     try:
         return cast(T, _decoder(cast(Hashable, kind))(plain))
     except _DecodeError as error:
-        raise RecordInvalid(f"{where or kind.__name__}{error.text}") from error.cause
+        raise RecordInvalid(f"{where or kind.__name__}{error.message}") from error.cause
 
 
 class _DecodeError(Exception):
-    """A value doesn't fit: the message, with its place within what is decoded before it."""
+    """A value doesn't fit; the message begins with the place within what is being decoded."""
 
     def __init__(self, message: str, cause: Exception | None = None) -> None:
         super().__init__(message)
-        self.text = message
+        self.message = message
         self.cause = cause
 
     def within(self, place: str) -> _DecodeError:
         """Return the same of what holds it at `place`."""
-        return _DecodeError(f"{place}{self.text}", self.cause)
+        return _DecodeError(f"{place}{self.message}", self.cause)
 
 
 def _mismatch(expected: str, got: object) -> _DecodeError:

@@ -132,7 +132,7 @@ def follow(client: SyncPrefectClient, run: FlowRun) -> FlowRun:
 
 
 def _has_ended(run: FlowRun, crashed: dict[UUID, float]) -> bool:
-    """Return whether a run is over for good; `crashed` is since when it is known to have."""
+    """Return whether a run is over for good; `crashed` says since when each has been crashed."""
     if run.state is None or not run.state.is_final():
         return False
     if run.state.is_completed() or _has_failed(run):

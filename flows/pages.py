@@ -147,7 +147,7 @@ class ReleaseAttempt:
         if contract is None:
             return self.parameters.label_of_delivery, self.parameters.lineage
         try:
-            return contract.model.name, contract.source.merge_lineage(self.parameters.lineage)
+            return contract.model.name, contract.source.merge(self.parameters.lineage)
         except ValueError:
             # It says another commit than was announced, which is about to be refused.
             return contract.model.name, contract.source

@@ -14,7 +14,7 @@ from handoff.flows import policies
 from handoff.flows.host import host_settings
 from handoff.flows.pages import report_refusals
 from handoff.flows.parameters import Attempt, ReleaseParameters
-from handoff.flows.releasing import build_workspace, fetch_delivery, make_release, plan_release
+from handoff.flows.releasing import fetch_delivery, make_release, open_build_workspace, plan_release
 from handoff.flows.rescheduling import reschedule_machine_faults
 from handoff.flows.target.remote_targets import RemoteTargets, find_routes
 from handoff.tasks.release.processes import Processes
@@ -32,7 +32,7 @@ def release(parameters: ReleaseParameters, attempt: Attempt = 1) -> dict[str, An
     host = host_settings()
     with (
         reschedule_machine_faults(host),
-        build_workspace(host) as workspace,
+        open_build_workspace(host) as workspace,
         report_refusals(host, parameters, workspace) as release_attempt,
     ):
         delivery = release_attempt.set_delivery(fetch_delivery(parameters, workspace))

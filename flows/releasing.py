@@ -42,7 +42,7 @@ from handoff.tasks.release.processes import FETCHER, Processes
 
 
 @contextmanager
-def build_workspace(host: HostSettings) -> Iterator[Path]:
+def open_build_workspace(host: HostSettings) -> Iterator[Path]:
     """Give the folder of this build: the host's, or a new one that only a refusal leaves behind."""
     if host.workspace is not None:
         yield host.workspace

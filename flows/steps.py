@@ -118,7 +118,7 @@ def compile_package(
 
 @task(**policies.target_step(steps.LOCALIZE.name))
 def localize(process: StepProcess, job: LocalizeJob, slug: str) -> LocalizeResult:
-    """Find out where and why a refused package's numbers are wrong; tells of its budget."""
+    """Find out where and why a refused package's numbers are wrong; its budget is announced."""
     return _run_step(process, job, f"localize {slug}", bound=job.budget)
 
 
@@ -130,10 +130,10 @@ def capture(jobs: Jobs) -> tuple[CaptureRow, ...]:
 
 
 @task(**policies.step(steps.CONFORM.name))
-def conform(plan: Plan, tell: ProgressCallback) -> Conformance:
+def conform(plan: Plan, report_progress: ProgressCallback) -> Conformance:
     """Ask every operator of PyTorch's test suite what the toolchain makes of it."""
     with announce_step("conform"):
-        return make_table(plan, tell)
+        return make_table(plan, report_progress)
 
 
 @task(**policies.step(steps.SIGN_TABLE.name))

@@ -4,7 +4,7 @@ import os
 import sys
 
 
-def _remove_working_folder() -> None:
+def _drop_working_folder_from_path() -> None:
     """Import nothing from the working folder where it isn't ours: `python -m` looks there first.
 
     A person who imports Handoff in a program of their own keeps their path.
@@ -22,4 +22,4 @@ def _remove_working_folder() -> None:
         sys.path[:] = [path for path in sys.path if path and os.path.abspath(path) != folder]  # noqa: PTH100
 
 
-_remove_working_folder()
+_drop_working_folder_from_path()

@@ -95,12 +95,12 @@ def deliver(
     from handoff.tasks.deliver.step import deliver as write_delivery
     from handoff.tasks.deliver.step import lineage_from_git
 
-    origin = lineage or lineage_from_git(Path.cwd())
-    created = origin.created or datetime.now(UTC).isoformat(timespec="seconds")
+    source = lineage or lineage_from_git(Path.cwd())
+    created = source.created or datetime.now(UTC).isoformat(timespec="seconds")
     return write_delivery(
         module, example_inputs, absolute_path(Path(folder)), name=name,
         example_kwargs=example_kwargs, dynamic=dynamic, dimensions=dimensions, ranges=ranges,
-        batch_invariant=batch_invariant, lineage=replace(origin, created=created),
+        batch_invariant=batch_invariant, lineage=replace(source, created=created),
         calibration=calibration, evaluation=evaluation, metric=metric,
     )  # fmt: skip
 
@@ -117,10 +117,10 @@ def inspect(delivery: str | Path, *, recipe: Recipe | None = None) -> Inspection
 
     with tempfile.TemporaryDirectory(prefix="handoff-inspect-") as scratch:
         staging = Path(scratch) / "staging"
-        intake, inspection = judge_delivery(
+        intake, traceability = judge_delivery(
             require_folder(Path(delivery)), staging, recipe or Recipe()
         )
-    return Inspection(intake.contract.model.name, inspection.verdict, inspection.findings)
+    return Inspection(intake.contract.model.name, traceability.verdict, traceability.findings)
 
 
 @naming_extras()

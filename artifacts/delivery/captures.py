@@ -66,7 +66,7 @@ class CaptureRow:
         )  # fmt: skip
 
     @property
-    def reasons(self) -> tuple[str, ...]:
+    def shortcomings(self) -> tuple[str, ...]:
         """Why it wasn't captured, else the first of what is wrong and of the graph's breaks."""
         return (self.reason,) if self.reason else (*self.wrong[:3], *self.breaks[:3])
 

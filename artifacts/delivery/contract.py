@@ -101,13 +101,13 @@ class Lineage:
         plain, mark, _ = self.commit.partition(DIRTY)
         return plain[:digits] + mark
 
-    def merge_lineage(self, declared: Lineage) -> Lineage:
+    def merge(self, declared: Lineage) -> Lineage:
         """Return this with what `declared` adds; raise `ValueError` where it names another commit.
 
         Of two forms of one commit the longer one counts; all else that is there already stays.
         """
-        for first, second in ((self.commit, declared.commit), (declared.commit, self.commit)):
-            if not first.startswith(second) and not second.startswith(first):
+        for one, other in ((self.commit, declared.commit), (declared.commit, self.commit)):
+            if not one.startswith(other) and not other.startswith(one):
                 raise ValueError(f"expected commit {declared.commit[:80]}, got {self.commit[:80]}")
         filled = {
             field.name: getattr(self, field.name) or getattr(declared, field.name)

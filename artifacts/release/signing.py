@@ -113,7 +113,7 @@ def open_signer(uri: str, public: Path | None = None) -> Signer:
             return AnySigner.from_priv_key_uri(uri, public_key)
         # Each KMS has a library with errors of its own.
         except Exception as error:
-            raise _unusable_key(error) from error
+            raise _signing_failure(error) from error
     secret = _read_private_key(Path(uri.removeprefix("file:")))
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -122,7 +122,7 @@ def open_signer(uri: str, public: Path | None = None) -> Signer:
     return CryptoSigner(key, public_key)
 
 
-def _unusable_key(error: Exception) -> EnvironmentLacking:
+def _signing_failure(error: Exception) -> EnvironmentLacking:
     return EnvironmentLacking(
         "the signing key can't be used", expected="a key of that service, and its login",
         got=one_line(f"{type(error).__name__}: {error}")[:300],
@@ -140,7 +140,7 @@ def sign_statement(statement: Mapping[str, Any], signer: Signer) -> bytes:
     try:
         envelope.sign(signer)
     except Exception as error:
-        raise _unusable_key(error) from error
+        raise _signing_failure(error) from error
     return json.dumps(envelope.to_dict(), sort_keys=True).encode() + b"\n"
 
 

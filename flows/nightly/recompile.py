@@ -44,7 +44,7 @@ from handoff.flows.nightly.night import (
 from handoff.flows.pages import REFUSALS, own_page, report_refusals
 from handoff.flows.parameters import EVERYTHING, Attempt, RebuildParameters, RecompileParameters
 from handoff.flows.registering import ReleaseSpec
-from handoff.flows.releasing import build_workspace, make_release
+from handoff.flows.releasing import make_release, open_build_workspace
 from handoff.flows.rescheduling import reschedule_machine_faults
 from handoff.flows.steps import (
     append,
@@ -102,17 +102,18 @@ def _rebuild(host: HostSettings, parameters: RebuildParameters) -> NightRow:
     recipe, model, old = parameters.parsed_recipe(), parameters.model, parameters.version
     elsewhere = find_routes(recipe) if host.is_worker else RemoteTargets()
     with (
-        build_workspace(host) as workspace,
+        open_build_workspace(host) as workspace,
         Processes(workspace, recipe, elsewhere=elsewhere.routes) as processes,
     ):
         restore_job = RestoreJob(host.stores, model, old, workspace / "delivered")
         restored = restore(processes.registrar(), restore_job)
         processes.set_delivery(restored.folder)
-        release = parameters.as_release(str(restored.folder))
-        with report_refusals(host, release, workspace) as release_attempt:
+        release_parameters = parameters.as_release(str(restored.folder))
+        with report_refusals(host, release_parameters, workspace) as release_attempt:
             release_attempt.delivery = restored.folder
             spec = ReleaseSpec(
-                release, restored.folder, recipe, host, restored.lineage, release_attempt.began
+                release_parameters, restored.folder, recipe, host, restored.lineage,
+                release_attempt.began,
             )
             result = make_release(processes, spec, elsewhere)
         new: int = result["version"]
@@ -181,7 +182,7 @@ def _settle(
     worse = [reason for one in comparisons if one.verdict == "worse" for reason in one.reasons]
     if worse:
         return replace(row, why="; ".join(worse))
-    measured = tuple(ratio for one in comparisons for ratio in one.side_by_side)
+    measured = tuple(timing for one in comparisons for timing in one.side_by_side)
     request = PromoteRequest(parameters.model, pair.new, parameters.alias, measured=measured)
     author = Author(parameters.by, f"nightly: {'; '.join(parameters.changed)}", flow_run.id or "")
     change = Change(request, author, host.stores, host.key, expected=pair.old, is_conditional=True)

@@ -16,7 +16,7 @@ from handoff.artifacts.release.manifest import ANSWER_FILE, TargetAnswer
 from handoff.flows import policies
 from handoff.flows.host import host_settings
 from handoff.flows.parameters import Attempt, BuildTargetParameters
-from handoff.flows.releasing import build_workspace
+from handoff.flows.releasing import open_build_workspace
 from handoff.flows.rescheduling import reschedule_machine_faults
 from handoff.flows.steps import known_wrong, optimize, receive, send, take_in
 from handoff.flows.target.remote_targets import format_answer
@@ -38,7 +38,7 @@ def build_target(parameters: BuildTargetParameters, attempt: Attempt = 1) -> Sta
     recipe = replace(parameters.parsed_recipe(), targets=(parameters.target,))
     with (
         reschedule_machine_faults(host),
-        build_workspace(host) as workspace,
+        open_build_workspace(host) as workspace,
         Processes(workspace, recipe, fresh=parameters.rebuild) as processes,
     ):
         receive_job = ReceiveJob(host.stores, Digest(parameters.delivery), workspace / "delivered")

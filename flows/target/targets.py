@@ -55,8 +55,8 @@ from handoff.tasks.release.processes import Processes, fits_side_by_side
 from handoff.tasks.timing.measurement_cache import (
     CachedMeasurements,
     load_measurements,
-    make_measurements,
     measuring_key,
+    record_measurements,
     store_measurements,
 )
 from handoff.tasks.timing.messages import BenchmarkJob, BenchmarkResult
@@ -296,7 +296,7 @@ def _time(state: _ProbedTarget) -> TargetRecord:
             store_measurements(
                 jobs.measured,
                 state.key,
-                make_measurements(winner.compiled, measured.mechanics, timed.timings),
+                record_measurements(winner.compiled, measured.mechanics, timed.timings),
             )
     record = target_record.bless(slug, winner.compiled, context.reference, winner.verified, timed)
     record = target_record.with_mechanics(record, measured)

@@ -40,7 +40,7 @@ quiet_option = click.option(
 
 
 def is_quiet() -> bool:
-    """Return whether `--quiet` was given: no progress, notes or hints; read where these print."""
+    """Return whether `--quiet` was given: no progress, notes or hints; read where these are printed."""
     return "--quiet" in sys.argv
 
 

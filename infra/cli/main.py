@@ -118,7 +118,7 @@ def init(
     yes: bool,
     force: bool,
     as_json: bool,
-    **flags: Any,  # noqa: ANN401 - the flags, which read_wishes names
+    **flags: Any,  # noqa: ANN401 - the flags, which read_init_options names
 ) -> None:
     """Give a bare to_folder folder the contract that makes it a delivery.
 

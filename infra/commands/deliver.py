@@ -33,24 +33,24 @@ def deliver_model(factory: str, folder: Path, name: str, *, ask: bool, as_json: 
     With `ask`, a person is asked for the name, and for ranges that nothing says; each before the
     model is captured, which takes long.
     """
-    target, search_path = absolute_path(folder), Path.cwd()
+    destination, search_path = absolute_path(folder), Path.cwd()
     # Before a process imports torch, which takes seconds.
     require_factory(factory, search_path, search_path_for_children())
-    require_free(target)
+    require_free(destination)
     if name:
         require_name(name)
     asks, shows = ask and not as_json, not (as_json or is_quiet())
     with _open_process() as process:
         with _show_prints(process.log.with_name("printed")) as prints:
-            prepare_job = PrepareJob(factory, search_path, target, reads_ranges=asks, prints=prints)
+            prepare_job = PrepareJob(factory, search_path, destination, reads_ranges=asks, prints=prints)
             prepared = process.run(prepare_job)
         asks_name = asks and not (name or prepared.is_chosen)
         chosen = name or (ask_name(prepared.name) if asks_name else prepared.name)
         if shows:
-            origin = "" if name or asks_name else f" (the name comes from {prepared.named_by})"
-            echo(f"{chosen}: delivering {factory}{origin}")
+            note = "" if name or asks_name else f" (the name comes from {prepared.named_by})"
+            echo(f"{chosen}: delivering {factory}{note}")
         ranges = {spec.name: _ask_range(spec) for spec in prepared.guessed}
-        job = DeliverJob(factory, search_path, target, chosen, ranges)
+        job = DeliverJob(factory, search_path, destination, chosen, ranges)
         result = process.run(job)
     if as_json:
         print_json({"folder": str(result.folder), "contract": to_plain(result.contract),

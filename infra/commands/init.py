@@ -154,9 +154,9 @@ def _make_contract(
         ) from error  # fmt: skip
 
 
-def _require_used(flag: str, values: Iterable[str], names: Iterable[str]) -> None:
+def _require_used(flag: str, given_names: Iterable[str], names: Iterable[str]) -> None:
     known = list(names)
-    for name in values:
+    for name in given_names:
         if name not in known:
             raise UsageProblem(
                 f"{flag} names something that isn't there",

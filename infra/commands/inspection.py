@@ -1,4 +1,4 @@
-"""What the commands other than `release` do."""
+"""What `handoff inspect`, `handoff passes`, `handoff verify` and `handoff verify-torch` do."""
 
 from __future__ import annotations
 
@@ -197,6 +197,6 @@ def print_captures(rows: tuple[CaptureRow, ...]) -> None:
     echo()
     print_table("", COLUMNS, [row.cells for row in rows])
     for row in rows:
-        for line in row.reasons:
+        for line in row.shortcomings:
             echo(f"  {row.method}: {line}")
     echo(f"\n{recommend(rows)}")

@@ -43,7 +43,7 @@ def trust_key(file: Path) -> None:
         ) from error  # fmt: skip
     folder = trusted_folder(read_settings().home)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    target = folder / f"{key.keyid[:12]}.pub"
-    shutil.copyfile(file, target)
-    echo(f"{key.keyid[:12]} is trusted: {target}")
+    destination = folder / f"{key.keyid[:12]}.pub"
+    shutil.copyfile(file, destination)
+    echo(f"{key.keyid[:12]} is trusted: {destination}")
     echo("Compare that id with what 'handoff keys show' prints where the key signs")

@@ -71,7 +71,7 @@ def _release(
     unchanged = None if rebuild else find_unchanged(settings, delivery, recipe, alias)
     if unchanged is not None:
         _note_unchanged(unchanged.version)
-        _print_version(settings, unchanged, alias, as_json=as_json)
+        _print_released(settings, unchanged, alias, as_json=as_json)
         return 0
     workspace = open_build(settings, recipe, alias)
     try:
@@ -171,14 +171,14 @@ def _print_outcome(
             _note(f"@{alias} points to version {version} again (was {outcome['replaced']})")
     for note in outcome["notes"]:
         _note(note)
-    _print_version(settings, released, alias, as_json=as_json)
+    _print_released(settings, released, alias, as_json=as_json)
 
 
 def _note_unchanged(version: int) -> None:
     _note(f"nothing has changed since version {version} was released (--rebuild builds it again)")
 
 
-def _print_version(
+def _print_released(
     settings: Settings, released: ReleasedVersion, alias: str, *, as_json: bool
 ) -> None:
     manifest, version, aliases = released.manifest, released.version, released.aliases

@@ -11,7 +11,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failures=0
 
-report() { # NAME COMMAND...: runs it and tells how it went
+report() { # NAME COMMAND...: runs it and prints how it went
   local name=$1 && shift
   if "$@" > "$scratch/output" 2>&1; then
     echo "ok       $name"

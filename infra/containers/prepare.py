@@ -4,7 +4,7 @@
     python prepare.py bucket NAME         the bucket, as AWS_* says
     python prepare.py mlflow-user         the workers' user on the MLflow server
     python prepare.py pool NAME           is the work pool there, and may this machine ask for work?
-    python prepare.py told SECONDS        has what tells people looked within so many seconds?
+    python prepare.py told SECONDS        has `handoff tell` looked within so many seconds?
     python prepare.py podtemplates FILE   the PodTemplates of this namespace, for `handoff deploy`
     python prepare.py drained SECONDS     wait until no flow run is under way in this container
 

@@ -1,4 +1,4 @@
-"""The picture of the house in docs/how-it-works.md: the folders, and what each says of itself.
+"""The picture of the folders in docs/how-it-works.md, and what each says of itself.
 
 python -m handoff.infra.documenting.folders docs/how-it-works.md
 """
@@ -17,7 +17,7 @@ _DRAWING = "<!-- example: drawing -->"
 _WIDTH = 26
 
 
-def draw_house() -> str:
+def draw_folders() -> str:
     """Return the listing: each room and its rooms, with the first sentence of its docstring."""
     return "\n".join(["```", *_list_rooms(Path(own_package()), ROOMS, 0), "```"])
 
@@ -46,4 +46,4 @@ def replace_section(page: Path, name: str, text: str) -> None:
 
 
 if __name__ == "__main__":
-    replace_section(Path(sys.argv[1]), "house", f"{_DRAWING}\n{draw_house()}")
+    replace_section(Path(sys.argv[1]), "folders", f"{_DRAWING}\n{draw_folders()}")

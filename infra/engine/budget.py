@@ -115,7 +115,8 @@ def is_out_of_space(folder: Path) -> bool:
 def failed_on_full_disk(output: str, folder: Path) -> bool:
     """Return whether a process that printed this failed because a disk is full.
 
-    Its words may say so or, as they may have found no room either, the disk of `folder`.
+    Its output may say so; as that may have found no room either, the disk of `folder` is looked at,
+    too.
     """
     return mentions_full_disk(output) or is_out_of_space(folder)
 

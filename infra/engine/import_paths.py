@@ -1,4 +1,4 @@
-"""Where this program stands, and where code that isn't ours is found by a step process.
+"""The working folder, which this program leaves, and where a step process finds code not ours.
 
 Prefect reads `prefect.toml`, `pyproject.toml` and `.env` of the working folder, uvicorn and its
 like import from it, matplotlib reads `matplotlibrc`. None of that is to be had from a delivery. So
@@ -172,10 +172,10 @@ def _top_level_module(parts: Sequence[str]) -> str:
 
 
 class _UserCodeFinder:
-    """Finds what isn't hidden in the folder first, then in the user's folders."""
+    """Finds what isn't reserved in the folder first, then in the user's folders."""
 
     def __init__(self, names: Iterable[str] | None, first: Sequence[str] = ()) -> None:
-        """Take the only top-level names to find; None for all that aren't hidden."""
+        """Take the only top-level names to find; None for all that aren't reserved."""
         self._names = None if names is None else frozenset(names)
         self._first = first
 
@@ -191,7 +191,7 @@ class _UserCodeFinder:
 
 @contextmanager
 def importing_from(folder: Path) -> Iterator[None]:
-    """Import from `folder` and the user's folders while the body runs, what isn't hidden first."""
+    """Import from `folder` and the user's folders while the body runs, what isn't reserved first."""
     finder = _UserCodeFinder(None, (str(folder),))
     before = list(sys.path)
     sys.meta_path.insert(sys.meta_path.index(PathFinder), finder)

@@ -102,8 +102,8 @@ def _as_refusal(name: str, error: Exception) -> HandoffError:
         return error
     if is_out_of_memory(error):
         return out_of_memory_error(name, error)
-    if isinstance(error, ModuleNotFoundError) and (missing := missing_extra_error(error)):
-        return missing
+    if isinstance(error, ModuleNotFoundError) and (extra_error := missing_extra_error(error)):
+        return extra_error
     return _file_error(name, error) if isinstance(error, OSError) else _crash_error(name, error)
 
 

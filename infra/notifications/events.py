@@ -95,7 +95,7 @@ def truncate_sentence(sentence: str) -> str:
     return shorten(sentence, _LONGEST_SENTENCE)
 
 
-def night_notice(night: Night) -> tuple[str, str] | None:
+def night_message(night: Night) -> tuple[str, str] | None:
     """Return title and text of a night that kept or lost something; None where nothing happened."""
     rows = [row for row in night.rows if row.outcome == "kept" or row.outcome in ALARMING]
     if not rows:
@@ -118,7 +118,7 @@ def _format_row(row: NightRow) -> str:
     return f"{row.model}: {'lost' if row.is_lost else row.outcome}: {why}"
 
 
-def worker_notice(name: str, pool: str, others: int, why: str = "") -> tuple[str, str]:
+def worker_message(name: str, pool: str, others: int, why: str = "") -> tuple[str, str]:
     """Return title and text of a worker that left, with how many others are online in its pool.
 
     `why` is what it said itself, if it had the time to.
@@ -317,16 +317,16 @@ class EventReader:
             night = self._read_night(str(run.id))
         except HandoffError as error:
             why = f" (its record can't be read: {error})"
-        notice = night_notice(night) if night is not None else None
-        if notice is None and not run.state.is_completed():
+        message = night_message(night) if night is not None else None
+        if message is None and not run.state.is_completed():
             state = run.state.type.value.lower()
-            notice = (
+            message = (
                 f"Handoff: the night {state}",
                 truncate_sentence(f"{run.state.message or ''}{why}"),
             )
-        if notice is None:
+        if message is None:
             return memory
-        return enqueue(memory, [Message("the night", notice[0], _with_link(notice[1], run), now)])
+        return enqueue(memory, [Message("the night", message[0], _with_link(message[1], run), now)])
 
     def _report_workers(self, memory: Memory, now: float) -> Memory:
         """Report workers that were online at an earlier look, and haven't been for a while."""
@@ -346,7 +346,9 @@ class EventReader:
         for worker in departed:
             pool, _, name = worker.partition("/")
             others = sum(other.startswith(f"{pool}/") for other in online)
-            title, text = worker_notice(name, pool, others, truncate_sentence(whys.get(worker, "")))
+            title, text = worker_message(
+                name, pool, others, truncate_sentence(whys.get(worker, ""))
+            )
             memory = enqueue(memory, [Message(f"worker {name}", title, text, now)])
         workers = tuple(sorted(online | (set(missing) - set(departed))))
         return replace(memory, workers=workers)

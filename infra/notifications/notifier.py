@@ -195,7 +195,7 @@ class _Loop:
     ) -> None:
         self._reader, self._sender, self._file, self._spool = reader, sender, file, spool
         self._memory = read_memory(file)
-        self._reported = ""
+        self._last_error = ""
 
     def run(self, every_s: float, ended: threading.Event, *, once: bool) -> int:
         while True:
@@ -210,14 +210,14 @@ class _Loop:
             self._memory = add_rejected(self._reader.look(self._memory, now), refused, now)
             # Before anything is sent: a process that ends here sends it the next time.
             write_memory(self._file, self._memory)
-            if self._reported:
+            if self._last_error:
                 LOGGER.warning("the server answers again")
-            self._reported = ""
+            self._last_error = ""
         except HandoffError as error:
             code = error.exit_code
-            if self._reported != str(error):
+            if self._last_error != str(error):
                 LOGGER.warning("%s", error)
-            self._reported = str(error)
+            self._last_error = str(error)
         sent = self._sender.send_due(self._memory, now)
         if sent != self._memory:
             self._memory = sent

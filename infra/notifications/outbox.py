@@ -219,18 +219,18 @@ class _Backoff:
         self._what = what
         self._pauses = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._until = 0.0
-        self._logged = ""
+        self._last_error = ""
 
     def is_over(self, now: float) -> bool:
         return now >= self._until
 
     def fail(self, error: HandoffError, now: float) -> None:
         self._until = now + self._pauses.draw()
-        if self._logged != str(error):
+        if self._last_error != str(error):
             LOGGER.warning("%s waits, and is tried again: %s", self._what, error)
-        self._logged = str(error)
+        self._last_error = str(error)
 
     def succeed(self) -> None:
-        if self._logged:
+        if self._last_error:
             LOGGER.warning("%s goes through again", self._what)
-        self._pauses, self._until, self._logged = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), 0.0, ""
+        self._pauses, self._until, self._last_error = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), 0.0, ""

@@ -175,7 +175,7 @@ def make_pools(api: str, login: str, names: Iterable[str]) -> None:
 
 
 def is_online(api: str, login: str, pool: str, worker: str, started: float) -> bool:
-    """Tell whether a worker has been heard of since `started`, in seconds since 1970.
+    """Return whether a worker has been heard of since `started`, in seconds since 1970.
 
     Prefect believes that one is online for minutes after it died: a word from an earlier process of
     that name is none from this one.

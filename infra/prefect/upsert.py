@@ -52,14 +52,14 @@ def upsert(
         client.update_deployment(existing.id, DeploymentUpdate(parameters={}, **fields))
         if resets:
             _reset_schedules(client, deployment, existing)
-    return _read_state(name, client.read_deployment_by_name(name))
+    return _to_held_deployment(name, client.read_deployment_by_name(name))
 
 
 def set_schedule(client: SyncPrefectClient, name: str, schedule: Schedule) -> HeldDeployment:
     """Let this schedule be the only one of the deployment `name`; return what it holds then."""
     existing = client.read_deployment_by_name(name)
     _replace_schedules(client, existing, schedule)
-    return _read_state(name, client.read_deployment_by_name(name))
+    return _to_held_deployment(name, client.read_deployment_by_name(name))
 
 
 def read_cron(client: SyncPrefectClient, name: str) -> Schedule | None:
@@ -145,7 +145,7 @@ def _cron(schedule: Schedule) -> CronSchedule:
     return CronSchedule(cron=schedule.cron, timezone=schedule.time_zone)
 
 
-def _read_state(name: str, response: DeploymentResponse) -> HeldDeployment:
+def _to_held_deployment(name: str, response: DeploymentResponse) -> HeldDeployment:
     from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 
     schedules = []

@@ -53,15 +53,15 @@ def drain(
 
 
 def _wait(layout: StackLayout, timeout_s: float | None) -> list[str]:
-    began = reported = time.monotonic()
+    began = last_report = time.monotonic()
     first = _format_runs(running_builds(layout))
     echo(f"Waiting for {first}. Ctrl-C leaves the stack up; --now ends them", err=True)
     while running := running_builds(layout):
         now = time.monotonic()
         if timeout_s is not None and now - began >= timeout_s:
             return running
-        if now - reported >= _REPORTS_EVERY_S:
-            reported = now
+        if now - last_report >= _REPORTS_EVERY_S:
+            last_report = now
             echo(f"Still waiting for {_format_runs(running)}, for {now - began:.0f} s", err=True)
         time.sleep(_PAUSE_S)
     return []

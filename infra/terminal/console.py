@@ -85,9 +85,9 @@ def fit_to_terminal(text: str, margin: int) -> str:
 
 @contextmanager
 def show_transfer() -> Iterator[Callable[[str, int, int], None]]:
-    """Give what draws how far a transfer is: called with a file, bytes since then, bytes in all.
+    """Give what draws how far a transfer is, on a terminal only: a log wants no bars.
 
-    On a terminal only, since a log wants no bars.
+    It is called with a file, the bytes since the last call, and all of its bytes.
     """
     if is_quiet() or not sys.stderr.isatty():
         yield lambda _file, _count, _size: None

@@ -171,18 +171,18 @@ def wait_for_end(poster: Poster, posted: PostedRun, *, quiet: bool) -> PostedRun
     """Return the run when it has ended; a server that is away for a while is waited for."""
     from handoff.flows.children import PATIENCE_S
 
-    crashed_at, reported = 0.0, posted.state
+    crashed_at, last_state = 0.0, posted.state
     while True:
         try:
             posted = poster.follow(posted)
         except EnvironmentLacking as error:
-            if not quiet and reported != "away":
+            if not quiet and last_state != "away":
                 echo(f"handoff: {error}", err=True)
-            reported = "away"
+            last_state = "away"
         else:
-            if not quiet and posted.state != reported:
+            if not quiet and posted.state != last_state:
                 echo(f"{posted.name}: {posted.state}", err=True)
-            reported = posted.state
+            last_state = posted.state
             if posted.state != "Crashed":
                 crashed_at = 0.0
             crashed_at = crashed_at or time.monotonic()

@@ -192,19 +192,19 @@ class PostingThreads:
 
     def _retry_forever(self) -> None:
         """Post what waits, again and again; what keeps it from that is logged once."""
-        logged = ""
+        last_error = ""
         pauses = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while not self._ended.is_set():
             try:
                 self._spool.deliver(self._post)
             except HandoffError as error:
-                if logged != str(error):
+                if last_error != str(error):
                     LOGGER.warning("what was accepted is kept: %s", error)
-                logged = str(error)
+                last_error = str(error)
             except OSError as error:
                 LOGGER.warning("what was accepted can't be looked at: %s", error)
             else:
-                logged, pauses = "", Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+                last_error, pauses = "", Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             self._woken.wait(pauses.draw())
             self._woken.clear()
 

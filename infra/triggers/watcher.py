@@ -54,8 +54,8 @@ class Watcher:
     looks: int = 0
     exit_code: int = 0
     _previous: dict[str, str] = field(default_factory=dict)
-    _posted: dict[str, str] = field(default_factory=dict)
-    _reported: str = ""
+    _handled: dict[str, str] = field(default_factory=dict)
+    _last_error: str = ""
 
     def look(self) -> None:
         """Look once; what can't be looked at or posted is tried at the next look again."""
@@ -68,8 +68,8 @@ class Watcher:
             return
         for listing in listings:
             is_same = self._previous.get(listing.name) == listing.content
-            is_done = self._posted.get(listing.name) == listing.content
-            if not listing.has_contract or not is_same or is_done:
+            is_handled = self._handled.get(listing.name) == listing.content
+            if not listing.has_contract or not is_same or is_handled:
                 continue
             try:
                 self._post(listing)
@@ -81,9 +81,9 @@ class Watcher:
                 # It is this delivery's, and stays so until it changes.
                 self.exit_code = error.exit_code
                 echo(f"{listing.name}: {error}", err=True)
-            self._posted[listing.name] = listing.content
+            self._handled[listing.name] = listing.content
         else:
-            self._reported = ""
+            self._last_error = ""
         self._previous = {listing.name: listing.content for listing in listings}
 
     def _post(self, listing: Listing) -> None:
@@ -96,10 +96,10 @@ class Watcher:
 
     def _report(self, error: HandoffError) -> None:
         self.exit_code = error.exit_code
-        if self._reported != type(error).__name__:
+        if self._last_error != type(error).__name__:
             echo(f"handoff: {error}", err=True)
             echo("it is tried again at every look", err=True)
-        self._reported = type(error).__name__
+        self._last_error = type(error).__name__
 
 
 def read_arrival(listing: Listing, location: Location) -> Arrival:

@@ -159,7 +159,7 @@ def try_method(
     wrong, tried, max_abs = _compare(eager, captured, signature, example, rows)
     speed = None if wrong else time_in_turns("example", example, eager, captured.call)
     return CaptureRow(
-        method=method,
+        road=method,
         captured=True,
         tried=tried,
         wrong=tuple(wrong),

@@ -49,7 +49,7 @@ from handoff.tasks.deliver.golden import (
     GoldenCase,
     Goldens,
     changed_indices,
-    evaluation_mode,
+    evaluate_and_restore,
     format_shapes,
     outputs_agree,
 )
@@ -73,11 +73,11 @@ class DeliveryBuilder:
     def build(self, contract: DeliveryContract) -> DeliverResult | None:
         """Write the delivery by the first method whose result is right when it is read back."""
         for method in CAPTURE_METHODS:
-            with evaluation_mode(self.module):
+            with evaluate_and_restore(self.module):
                 result = self._try_method(method, contract)
             if result is not None:
-                detour = describe_fallback(method.name, self.failures)
-                return replace(result, notes=(*result.notes, *self.goldens.notes, *detour))
+                fallback = describe_fallback(method.name, self.failures)
+                return replace(result, notes=(*result.notes, *self.goldens.notes, *fallback))
         return None
 
     def build_static(self, contract: DeliveryContract) -> DeliverResult | None:

@@ -22,7 +22,7 @@ from handoff.artifacts.delivery.metric import EVALUATION_BATCHES, EVALUATION_BYT
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.errors import UsageProblem, did_you_mean, split_expected_got
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_call
-from handoff.tasks.deliver.golden import evaluation_mode
+from handoff.tasks.deliver.golden import evaluate_and_restore
 from handoff.tasks.deliver.messages import Arguments
 from handoff.tasks.verify.float64 import flatten_tensors
 from handoff.tasks.verify.metric.measuring import compute_metric
@@ -181,7 +181,7 @@ def measure_eager(
     if not metric.is_known:
         return f"{metric.name} is computed at a release, by an extension that its recipe names"
     pairs = []
-    with evaluation_mode(module), torch.no_grad():
+    with evaluate_and_restore(module), torch.no_grad():
         for batch, labels in zip(evaluation.batches, evaluation.labels, strict=True):
             tensors = tuple(batch[name] for name in call.names)
             outputs = call.select_outputs(flatten_tensors(call.run(module, tensors)))

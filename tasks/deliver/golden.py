@@ -50,7 +50,7 @@ class GoldenCase:
 
 
 @contextmanager
-def evaluation_mode(module: nn.Module) -> Iterator[None]:
+def evaluate_and_restore(module: nn.Module) -> Iterator[None]:
     """Put `module` into evaluation mode for the body, and leave it as it was.
 
     Modes, attributes, lists and dictionaries of every submodule, and the values of its buffers are
@@ -163,7 +163,7 @@ def _merge_forms(structure: Structure, forms: Sequence[str]) -> tuple[Structure,
 def _find_losses(module: nn.Module, call: Call, inputs: Tensors) -> tuple[int, ...]:
     """Return the places of the tensors in the result that are losses, where others are not."""
     watch = LossWatch()
-    with evaluation_mode(module):
+    with evaluate_and_restore(module):
         try:
             with watch, without_training_modules(Counter(), watch.mark):
                 result = call.run(module, inputs)
@@ -210,7 +210,7 @@ def _advise_multiples(
     def runs(name: str, size: int) -> bool:
         spec = CaseSpec("multiple", {**example_sizes, name: size}, 0)
         try:
-            with evaluation_mode(module), without_training_modules():
+            with evaluate_and_restore(module), without_training_modules():
                 call.run(module, draw_inputs(signature, spec, inputs))
         except Exception:  # noqa: BLE001 - a model may fail in any way
             return False
@@ -248,7 +248,7 @@ def _packing_error(error: Exception) -> NotCapturable:
 def _run_twice(module: nn.Module, call: Call, sample: SampleInputs) -> tuple[GoldenCase, Structure]:
     inputs = sample.tensors
     left_out: Counter[str] = Counter()
-    with evaluation_mode(module):
+    with evaluate_and_restore(module):
         try:
             tensors = tuple(tensor.clone() for tensor in inputs)
             with without_training_modules(left_out):

@@ -51,7 +51,7 @@ from handoff.tasks.deliver.factory import FactoryResult, default_name, take_mode
 from handoff.tasks.deliver.golden import (
     Goldens,
     describe_mode,
-    evaluation_mode,
+    evaluate_and_restore,
     make_goldens,
     other_size,
 )
@@ -127,7 +127,7 @@ def infer_ranges(
 
 
 def _watch_example(module: nn.Module, call: Call, inputs: Tensors) -> Uses:
-    with evaluation_mode(module), without_training_modules():
+    with evaluate_and_restore(module), without_training_modules():
         return watch_values(lambda *tensors: call.run(module, tensors), inputs, state_of(module))
 
 
@@ -177,7 +177,7 @@ def _failure_at_ends(
             for tensor, reading in zip(inputs, readings, strict=True)
         )  # fmt: skip
         try:
-            with evaluation_mode(module), without_training_modules(), torch.no_grad():
+            with evaluate_and_restore(module), without_training_modules(), torch.no_grad():
                 call.run(module, ends)
         except Exception as error:  # noqa: BLE001 - a model may fail in any way; it is reported
             return one_line(error)
@@ -240,7 +240,8 @@ def deliver(
     `ranges` bounds what inputs may hold, both ends included; whole numbers beyond are refused when
     the model is served. Without it they are read off what the model does with them: the rows of the
     tables that they are looked up in, 0 to 1 for a mask, the whole dtype where any number will do.
-    What nothing limits is the example's own smallest and largest, with a note.
+    Where nothing shows what an input may hold, its range is the example's smallest to largest
+    value, with a note.
     `batch_invariant=False` declares that the output for one row depends on the other rows on
     purpose. `calibration` are batches of what is served, each what forward is called with,
     in its order or, as a dictionary, by name: int8 chooses its ranges by them, and by the example
@@ -270,7 +271,7 @@ def deliver(
     )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
-        evaluation_mode(module),
+        evaluate_and_restore(module),
         torch.random.fork_rng(devices=[]),
         torch.no_grad(),
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch,
@@ -346,7 +347,7 @@ def guessed_inputs(result: FactoryResult) -> tuple[TensorSpec, ...]:
     signature = describe_inputs(call.names, inputs, *arguments)
     with (
         by_definition(),
-        evaluation_mode(module),
+        evaluate_and_restore(module),
         torch.random.fork_rng(devices=[]),
         torch.no_grad(),
     ):
@@ -367,9 +368,9 @@ def run(job: DeliverJob) -> DeliverResult:
         return _deliver_model(job, take_model(job.factory, job.search_path))
 
 
-def _deliver_model(job: DeliverJob, model: FactoryResult) -> DeliverResult:
-    options = dict(model.options)
-    chosen = str(options.pop("name", "") or default_name(job.factory, unwrap(model.module))[0])
+def _deliver_model(job: DeliverJob, made: FactoryResult) -> DeliverResult:
+    options = dict(made.options)
+    chosen = str(options.pop("name", "") or default_name(job.factory, unwrap(made.module))[0])
     module = sys.modules.get(job.factory.partition(":")[0])
     file = getattr(module, "__file__", None)
     lineage = options.pop("lineage", None) or lineage_from_git(
@@ -378,7 +379,7 @@ def _deliver_model(job: DeliverJob, model: FactoryResult) -> DeliverResult:
     created = lineage.created or datetime.now(UTC).isoformat(timespec="seconds")
     ranges = {**(options.pop("ranges", None) or {}), **job.ranges}
     result = deliver(
-        model.module, model.inputs, job.folder, name=job.name or chosen,
+        made.module, made.inputs, job.folder, name=job.name or chosen,
         example_kwargs=options.pop("keywords", None), ranges=cast(Ranges, ranges),
         lineage=replace(lineage, created=created), **options,
     )  # fmt: skip

@@ -179,7 +179,7 @@ def run(job: TraceabilityJob) -> TraceabilityResult:
         findings = _examine(delivery)
         if job.exports and judge(tuple(findings)) != "unsound":
             findings += _check_exportable(delivery)
-    source = delivery.contract.source.merge_lineage(job.said)
+    source = delivery.contract.source.merge(job.said)
     findings += missing_lineage(source, job.required_lineage)
     # An example that fails is found by each check that runs it.
     distinct = tuple(dict.fromkeys(findings))

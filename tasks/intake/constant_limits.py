@@ -262,7 +262,7 @@ class _StepReader:
         if step.target in _NEW_METHODS:
             is_one_sequence = any(isinstance(arg, (tuple, list)) for arg in args[1:2])
             size = args[1:2] if is_one_sequence else args[1:]
-            if not any(map(_depends_on_input, size)):
+            if not any(map(_is_unknown, size)):
                 self._require_room(step, torch.empty, size, {})
         if step.target in ("dim", "numel") or (step.target == "size" and args[1:]):
             return Size()
@@ -286,7 +286,7 @@ class _StepReader:
             self._require(size <= limit, step, unit, limit, size)
             if unit == "bits" and any(isinstance(arg, Size) for arg in args):
                 return Size(max(size, 1))
-        is_unknown = any(_depends_on_input(arg) for arg in (*args, *kwargs.values()))
+        is_unknown = any(_is_unknown(arg) for arg in (*args, *kwargs.values()))
         if is_unknown and (function not in _STRUCTURAL or kwargs):
             return _UNKNOWN
         try:
@@ -300,7 +300,7 @@ class _StepReader:
     ) -> None:  # fmt: skip
         """Ask torch itself, on its device without memory, how large a tensor would be."""
         name = _torch_name(function)
-        if name not in _FACTORIES or any(map(_depends_on_input, (*args, *kwargs.values()))):
+        if name not in _FACTORIES or any(map(_is_unknown, (*args, *kwargs.values()))):
             return
         options = {key: value for key, value in kwargs.items() if key not in ("pin_memory", "out")}
         try:
@@ -377,14 +377,14 @@ def _is_plain(values: Iterable[object]) -> bool:
     return _PLAIN_TYPES.issuperset(map(type, values))
 
 
-def _depends_on_input(value: object) -> bool:
+def _is_unknown(value: object) -> bool:
     """Return whether a value, or a part of it, depends on an input."""
     if isinstance(value, slice):
-        return any(map(_depends_on_input, (value.start, value.stop, value.step)))
+        return any(map(_is_unknown, (value.start, value.stop, value.step)))
     if isinstance(value, (tuple, list)):
-        return not _is_plain(value) and any(map(_depends_on_input, value))
+        return not _is_plain(value) and any(map(_is_unknown, value))
     if isinstance(value, dict):
-        return any(map(_depends_on_input, value.values()))
+        return any(map(_is_unknown, value.values()))
     return isinstance(value, Unknown)
 
 

@@ -256,31 +256,31 @@ class ModuleBuilder:
         else:
             self.ignored.append(f"{path}.{name}".strip("."))
 
-    def _read_plain(self, value: object, owner: str, depth: int) -> object:
+    def _read_plain(self, value: object, where: str, depth: int) -> object:
         """Return a value that holds data only."""
         self._remaining -= 1
         if self._remaining < 0 or depth > _MAX_DEPTH:
-            raise self._refuse("plain values", f"too many or too deep ones in {owner}")
+            raise self._refuse("plain values", f"too many or too deep ones in {where}")
         match value:
             case None | bool() | float() | str():
                 return value
             case int() if abs(value) < 1 << 63:
                 return value
             case tuple():
-                return tuple(self._read_plain(item, owner, depth + 1) for item in value)
+                return tuple(self._read_plain(item, where, depth + 1) for item in value)
             case list():
-                return [self._read_plain(item, owner, depth + 1) for item in value]
+                return [self._read_plain(item, where, depth + 1) for item in value]
             case set():
                 return set(value)
             case dict():
-                return {k: self._read_plain(v, owner, depth + 1) for k, v in value.items()}
+                return {k: self._read_plain(v, where, depth + 1) for k, v in value.items()}
             case Global(module="torch") if (dtype := find_dtype(value.name)) is not None:
                 return dtype
             case Call(function=Global(module="torch", name="Size"), args=(tuple() as sizes,)):
                 if all(type(n) is int and 0 <= n < 1 << 62 for n in sizes):
                     return torch.Size(sizes)
         label = str(value) if isinstance(value, Global) else type(value).__name__
-        raise self._refuse("numbers, text and tuples as attributes", f"{label} in {owner}")
+        raise self._refuse("numbers, text and tuples as attributes", f"{label} in {where}")
 
     def _check_complete(self, module: torch.nn.Module, path: str) -> None:
         kind: type = type(module)

@@ -17,7 +17,7 @@ from torch.utils._sympy.value_ranges import bound_sympy
 from handoff.tasks.optimize.passes.state import lifted_tensors
 from handoff.tasks.optimize.ranges import to_dimension
 from handoff.tasks.verify.conditioning import Conditioning
-from handoff.tasks.verify.float64 import flatten_tensors, lift_inputs, run_in_float64
+from handoff.tasks.verify.float64 import flatten_tensors, graph_arguments, run_in_float64
 from handoff.tasks.verify.loading import Tensors
 
 
@@ -43,7 +43,7 @@ def record(program: ExportedProgram, inputs: Tensors) -> dict[str, Any]:
     """
     interpreter = _RecordingInterpreter(program.graph_module)
     with torch.no_grad():
-        interpreter.run(*[tensor.clone() for tensor in lift_inputs(program, inputs)])
+        interpreter.run(*[tensor.clone() for tensor in graph_arguments(program, inputs)])
     return interpreter.values
 
 

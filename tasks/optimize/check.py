@@ -32,7 +32,7 @@ from handoff.tasks.verify.elements import root_mean_square, same_elements
 from handoff.tasks.verify.float64 import (
     Float64Interpreter,
     flatten_tensors,
-    lift_inputs,
+    graph_arguments,
     run_in_float64,
 )
 from handoff.tasks.verify.metric.measuring import find_sample_shortage
@@ -108,7 +108,7 @@ def _graph_and_arguments(
     program: AnyProgram, inputs: Sequence[torch.Tensor]
 ) -> tuple[torch.fx.GraphModule, Sequence[torch.Tensor]]:
     if isinstance(program, ExportedProgram):
-        return program.graph_module, lift_inputs(program, inputs)
+        return program.graph_module, graph_arguments(program, inputs)
     return program, inputs
 
 

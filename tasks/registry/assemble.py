@@ -46,7 +46,7 @@ def with_source(taken: IntakeResult, model: str, announced: Lineage) -> IntakeRe
     try:
         if model not in ("", contract.model.name):
             raise ValueError(f"expected the model {model}, got {contract.model.name}")
-        source = contract.source.merge_lineage(announced)
+        source = contract.source.merge(announced)
     except ValueError as error:
         expected, got = split_expected_got(str(error))
         raise UsageProblem(

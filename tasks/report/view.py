@@ -17,7 +17,7 @@ from handoff.tasks.report.summary import describe_case, is_refused
 
 def captures_table(manifest: Manifest) -> Table | None:
     """Return what each capture technology makes of the model, where the recipe asked for it."""
-    rows = [(*_capture_cells(row), "; ".join(row.reasons)) for row in manifest.captures]
+    rows = [(*_capture_cells(row), "; ".join(row.shortcomings)) for row in manifest.captures]
     return table("The capture table", (*COLUMNS, "reasons"), rows)
 
 

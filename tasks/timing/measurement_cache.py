@@ -107,7 +107,7 @@ def store_measurements(folder: Path, key: Digest | None, measured: CachedMeasure
         keep_newest(folder, _MOST_ENTRIES)
 
 
-def make_measurements(
+def record_measurements(
     compiled: CompileResult, mechanics: Mechanics, timings: tuple[Timing, ...]
 ) -> CachedMeasurements:
     """Return what has just been measured of a package."""

@@ -31,7 +31,7 @@ from handoff.tasks.registry.promotion import judge
 from handoff.tasks.timing.benchmark import timed_cases
 from handoff.tasks.timing.messages import ThreeWayJob
 from handoff.tasks.timing.race import race_in_turns, summarize
-from handoff.tasks.verify.compare import TypicalError, compare, typical_error
+from handoff.tasks.verify.compare import TypicalErrorSize, compare, typical_error
 from handoff.tasks.verify.conditioning import Conditioning
 from handoff.tasks.verify.float64 import flatten_tensors
 from handoff.tasks.verify.loading import (
@@ -189,7 +189,7 @@ def _deviations(
     job: ThreeWayJob,
     case: ReferenceCase,
     outputs: Tensors,
-    typical: Sequence[TypicalError],
+    typical: Sequence[TypicalErrorSize],
     conditioning: Conditioning,
 ) -> Iterator[Deviation]:
     for index, got in enumerate(outputs):

@@ -13,8 +13,8 @@ from handoff.tasks.verify.elements import (
     FEWEST_RUNS,
     MOST_AT_STEPS,
     Moves,
+    align_outputs,
     are_mismatched,
-    compared_elements,
     judge_elements,
     root_mean_square,
     select,
@@ -25,7 +25,7 @@ from handoff.tasks.verify.scale import NO_SCALE, Scale
 
 
 @dataclass(frozen=True)
-class TypicalError:
+class TypicalErrorSize:
     """Eager's RMSE to float64 over many cases, the same relative to the output's RMS, and that.
 
     `move_ratio` is how many times that error rounding moves the output by, as one case has shown:
@@ -39,7 +39,7 @@ class TypicalError:
     move_ratio: float = 0.0
 
 
-EXACT_EVERYWHERE = TypicalError(0.0, 0.0)
+EXACT_EVERYWHERE = TypicalErrorSize(0.0, 0.0)
 
 
 def compare(
@@ -50,7 +50,7 @@ def compare(
     *,
     output: int,
     case: str,
-    typical: TypicalError = EXACT_EVERYWHERE,
+    typical: TypicalErrorSize = EXACT_EVERYWHERE,
     values: ValueKind = "drawn",
     moved: Moves | None = None,
     noise: Scale = NO_SCALE,
@@ -80,7 +80,7 @@ def compare(
     """
     if package.shape != eager.shape or package.dtype != eager.dtype:
         return _form_mismatch(package, eager, output, case)
-    elements = compared_elements(package, eager, float64, scale)
+    elements = align_outputs(package, eager, float64, scale)
     mismatched = are_mismatched(elements.special, package, eager, float64, tolerance, values=values)
     judgement = judge_elements(
         elements, tolerance.atol + tolerance.rtol * elements.size, mismatched, moved,
@@ -106,7 +106,7 @@ def compare(
     return _with_reasons(deviation, judgement.beyond, tolerance, judged_by, moved)
 
 
-def _noise_limit(tolerance: Tolerance, typical: TypicalError) -> float:
+def _noise_limit(tolerance: Tolerance, typical: TypicalErrorSize) -> float:
     """Return how many times as far from float64 as eager a package may usually be."""
     if typical.rmse == 0.0:
         return 1.0
@@ -136,7 +136,7 @@ def _form_mismatch(package: torch.Tensor, eager: torch.Tensor, output: int, case
     )
 
 
-def typical_error(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> TypicalError:
+def typical_error(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> TypicalErrorSize:
     """Return eager's error over all pairs of eager's output and the same in float64.
 
     They may be of any shape; pairs of unequal shapes, and whole numbers and truths, count for
@@ -152,7 +152,7 @@ def typical_error(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Typical
         error += float(select(got - exact, usable).square().sum())
         total += float(select(exact, usable).square().sum())
         count += int(usable.sum())
-    return TypicalError(
+    return TypicalErrorSize(
         rmse=math.sqrt(error / count) if count else 0.0,
         relative=math.sqrt(error / total) if total > 0.0 else 0.0,
         rms=math.sqrt(total / count) if count else 0.0,
@@ -163,7 +163,7 @@ def _with_reasons(
     measured: Deviation,
     beyond: int,
     tolerance: Tolerance,
-    typical: TypicalError | None,
+    typical: TypicalErrorSize | None,
     moved: Moves | None,
 ) -> Deviation:
     reasons = []
@@ -214,7 +214,7 @@ def describe_decisions(at_step: int, elements: int) -> str:
 
 
 def _judge_rmse(
-    measured: Deviation, tolerance: Tolerance, typical: TypicalError, *, alike: bool = True
+    measured: Deviation, tolerance: Tolerance, typical: TypicalErrorSize, *, alike: bool = True
 ) -> list[str]:
     factor, eager = tolerance.rmse_factor, measured.rmse_eager
     if factor > 1.0:

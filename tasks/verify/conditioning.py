@@ -129,8 +129,8 @@ class PerturbationMode(TorchDispatchMode):
             parts = [None if t is None else torch.view_as_real(t) for t in (wide, nudged)]
             real = self._move(torch.view_as_real(result), *parts)
             return torch.view_as_complex(real.contiguous())
-        wider = _WIDER.get(result.dtype, torch.float64)
-        value = result.to(wider)
+        wide_dtype = _WIDER.get(result.dtype, torch.float64)
+        value = result.to(wide_dtype)
         # In place from here on: a model has millions of these.
         amplitude = value.abs().mul_(torch.finfo(result.dtype).eps)
         if wide is None:
@@ -142,7 +142,7 @@ class PerturbationMode(TorchDispatchMode):
         moved = amplitude.mul_(self._draw(value.shape)).add_(value)
         if nudged is not None:
             before = value if wide is None else wide
-            moved.add_(nudged.to(wider) - before)
+            moved.add_(nudged.to(wide_dtype) - before)
         return torch.where(exact | ~torch.isfinite(value), result, moved.to(result.dtype))
 
     def _run_moved(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as above
@@ -262,7 +262,7 @@ def _is_exact(func: Any) -> bool:  # noqa: ANN401 - an OpOverload
 
 def _ends_in_zeros(result: torch.Tensor) -> torch.Tensor:
     if result.dtype is not torch.float64:
-        # No kernel shows it: what is zero is taken for exact.
+        # No wider run shows it: what is zero is taken for exact.
         return result == 0
     return (result.contiguous().view(torch.int64) & ((1 << _ZERO_BITS) - 1)) == 0
 

@@ -38,7 +38,7 @@ class ComparedElements:
     is_float: bool
 
 
-def compared_elements(
+def align_outputs(
     package: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor, scale: Scale
 ) -> ComparedElements:
     """Return an output of the package beside eager's and float64's, of the same shape.
@@ -111,7 +111,7 @@ def judge_elements(
     if moved is not None and bool(undecided.any()):
         moves = _room_for_rounding(moved, undecided, elements, bound)
         mismatched = mismatched & torch.isfinite(moves)
-        # One that asks takes nothing from those that were let off.
+        # An undecided element takes nothing from those that were let off.
         room = torch.where(elements.finite, torch.maximum(room, moves), moves)
     beyond = outside & ~(elements.distance <= bound + room)
     excused = outside & ~beyond
@@ -180,7 +180,7 @@ _SAMPLED = 1 << 20
 def _noise_ratio(package: torch.Tensor, eager: torch.Tensor, limit: float) -> float:
     """Return how many times eager's usual error the package's is, from 1 to `limit`.
 
-    Both are errors to float64, of any shape. That is by the median: a few elements that are
+    Both are errors to float64, of any shape. The ratio is of the medians: a few elements that are
     wrong say nothing of the others.
     """
     if limit <= 1.0:

@@ -10,7 +10,7 @@ import torch
 
 from handoff.artifacts.recipe.tolerance import Deviation, Tolerance
 from handoff.tasks.verify.compare import (
-    TypicalError,
+    TypicalErrorSize,
     compare,
     describe_decisions,
     is_decision,
@@ -47,7 +47,7 @@ _MOST_NAMED = 2
 class Yardstick:
     """What one output's errors are judged by, over all cases of usual values."""
 
-    typical: TypicalError
+    typical: TypicalErrorSize
     scale: Scale
     noise: Scale
 
@@ -68,7 +68,7 @@ class Findings:
     conditionings: dict[tuple[str, bool], Conditioning] = field(default_factory=dict)
     # How many times eager's own error rounding moves an output by, once a case of usual values has
     # asked: the others needn't.
-    move_ratio: dict[int, float] = field(default_factory=dict)
+    move_ratios: dict[int, float] = field(default_factory=dict)
 
     def compare(self, name: str, case: ReferenceCase, outputs: Tensors) -> None:
         """Compare the outputs with the case's reference, under a name of their own.
@@ -103,9 +103,9 @@ class Findings:
         self.wrong_cases += len(self.reasons) > before
 
     def judge_difference(
-        self, case: ReferenceCase, manner: str, outputs: Tensors, refusal: str
+        self, case: ReferenceCase, manner: str, outputs: Tensors, reason: str
     ) -> None:
-        """Judge what a further call, made in a `manner`, gave in other bits: `refusal` refuses it.
+        """Judge what a further call, made in a `manner`, gave in other bits: `reason` is why that is refused.
 
         `outputs` are flattened, of any shapes and dtypes. Where the package's own code adds in an
         order that threads decide, its numbers are judged like any others instead: they have to be
@@ -113,7 +113,7 @@ class Findings:
         """
         if self.job.atomic_sums:
             self.compare(f"{case.name}, {manner}", case, outputs)
-        elif (text := f"{case.name}: {refusal}") not in self.reasons:
+        elif (text := f"{case.name}: {reason}") not in self.reasons:
             self.reasons.append(text)
 
     def note_atomic_sums(self) -> None:
@@ -165,23 +165,23 @@ class Findings:
             agreed = RoundedProgram.tolerance(agreed, yardstick.typical)
 
         def judge(tolerance: Tolerance, moved: Moves | None) -> Deviation:
-            typical = replace(yardstick.typical, move_ratio=self.move_ratio.get(index, 0.0))
+            typical = replace(yardstick.typical, move_ratio=self.move_ratios.get(index, 0.0))
             return compare(
                 got, want, case.float64[index], tolerance, output=index, case=name,
                 typical=typical, scale=yardstick.scale, values=case.values,
                 moved=moved, noise=yardstick.noise,
             )  # fmt: skip
 
-        moves = self._moves_of(case, index)
+        measure_moves = self._moves_of(case, index)
         if not case.undeclared:
-            return judge(agreed, moves)
+            return judge(agreed, measure_moves)
         # What isn't declared as served can't refuse by its precision what all that is allows.
         deviation = judge(agreed, None)
         if not deviation.reasons:
             return deviation
-        loose = judge(replace(agreed, atol=GROSS * agreed.atol, rtol=GROSS * agreed.rtol), moves)
+        loose = judge(replace(agreed, atol=GROSS * agreed.atol, rtol=GROSS * agreed.rtol), measure_moves)
         if loose.reasons:
-            return judge(agreed, moves)
+            return judge(agreed, measure_moves)
         text = f"{name}, output {index}: {deviation.reasons[0]}"
         self.notes.append(
             f"{text}, which refuses nothing, because nobody declared it. {_declaration_hint(case)}"
@@ -196,7 +196,7 @@ class Findings:
         rounded = self._rounded_program_at(index)
         key = case.name, rounded is not None
 
-        def measure(runs: int) -> torch.Tensor:
+        def measure_moves(runs: int) -> torch.Tensor:
             # Only now is the model read: most packages never ask.
             if key not in self.conditionings:
                 program = rounded.model if rounded else model()
@@ -204,11 +204,11 @@ class Findings:
             moves = self.conditionings[key].moved(index, int(min(runs, most)))
             eager = case.eager[index]
             drawn = case.values == "drawn" and eager.is_floating_point()
-            if drawn and runs >= FEWEST_RUNS and index not in self.move_ratio:
-                self.move_ratio[index] = _move_ratio(moves, eager, case.float64[index])
+            if drawn and runs >= FEWEST_RUNS and index not in self.move_ratios:
+                self.move_ratios[index] = _move_ratio(moves, eager, case.float64[index])
             return moves
 
-        return measure
+        return measure_moves
 
     def _rounded_program_at(self, index: int) -> RoundedProgram | None:
         return self.rounded if self.rounded and self.rounded.index == index else None

@@ -108,8 +108,8 @@ def run_in_float64(
     """Return the outputs in float64, flattened, and the bytes of all results on the way.
 
     Inputs and outputs may be of any shapes; what isn't floating-point keeps its dtype. `module` may
-    also be an exported program's graph module, called with `lift_inputs`. The inputs are left as
-    they are, even by a model that works on them in place. `casts` are the module's
+    also be an exported program's graph module, called with `graph_arguments`. The inputs are left
+    as they are, even by a model that works on them in place. `casts` are the module's
     `narrowing_casts`, which are found out again where they aren't given.
     """
     interpreter = Float64Interpreter(
@@ -172,7 +172,7 @@ def copy_sharing_tensors(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     return copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
 
 
-def lift_inputs(program: ExportedProgram, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def graph_arguments(program: ExportedProgram, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return the arguments of the program's own graph: its lifted state, then the inputs.
 
     They are the very tensors, of any shapes and dtypes.

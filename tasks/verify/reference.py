@@ -22,7 +22,7 @@ from handoff.tasks.verify.elements import are_identical
 from handoff.tasks.verify.float64 import (
     copy_sharing_tensors,
     flatten_tensors,
-    lift_inputs,
+    graph_arguments,
     narrowing_casts,
     run_in_float64,
 )
@@ -241,7 +241,7 @@ def reference_functions(
         return module, lambda: _float64_runner(copy_sharing_tensors(module), lambda inputs: inputs)
     program = load_program(program_file)
     return program.module(), lambda: _float64_runner(
-        copy_sharing_tensors(program.graph_module), lambda inputs: lift_inputs(program, inputs)
+        copy_sharing_tensors(program.graph_module), lambda inputs: graph_arguments(program, inputs)
     )
 
 

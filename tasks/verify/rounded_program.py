@@ -17,7 +17,7 @@ import torch
 
 from handoff.artifacts.recipe.tolerance import Deviation, Tolerance
 from handoff.tasks.optimize.programs import load_program
-from handoff.tasks.verify.compare import TypicalError
+from handoff.tasks.verify.compare import TypicalErrorSize
 from handoff.tasks.verify.elements import ROOM_PER_ERROR, finite_in_all, root_mean_square
 from handoff.tasks.verify.figures import measure
 from handoff.tasks.verify.float64 import flatten_tensors
@@ -83,11 +83,11 @@ class RoundedProgram:
         )
 
     def eager(self, case: ReferenceCase) -> torch.Tensor:
-        """Return eager's own output at the place: of any shape, in its own dtype."""
+        """Return eager's own output at `index`: of any shape, in its own dtype."""
         return self._eager.get(case.name, case.eager[self.index])
 
     @staticmethod
-    def tolerance(agreed: Tolerance, typical: TypicalError) -> Tolerance:
+    def tolerance(agreed: Tolerance, typical: TypicalErrorSize) -> Tolerance:
         """Return the tolerance with room for the rounding, whose usual size is `typical`."""
         return replace(
             agreed,

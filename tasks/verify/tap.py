@@ -19,7 +19,7 @@ from torch.export.graph_signature import OutputKind, OutputSpec, TensorArgument
 from handoff.tasks.optimize.programs import load_program, save_program
 from handoff.tasks.verify.conditioning import Conditioning
 from handoff.tasks.verify.elements import FEWEST_RUNS, MOST_INCOMPARABLE, ROOM_PER_MOVE
-from handoff.tasks.verify.float64 import lift_inputs, run_in_float64
+from handoff.tasks.verify.float64 import graph_arguments, run_in_float64
 from handoff.tasks.verify.messages import TapJob, TapResult
 from handoff.tasks.verify.mha_fastpath import by_definition
 from handoff.tasks.verify.reference import ReferenceCase, load_cases, save_cases
@@ -76,7 +76,7 @@ def _varied_nodes(program: ExportedProgram, cases: Sequence[ReferenceCase]) -> s
     for case in cases:
         recorder = _RangeRecorder(program.graph_module)
         with torch.no_grad():
-            recorder.run(*[t.clone() for t in lift_inputs(program, case.inputs)])
+            recorder.run(*[t.clone() for t in graph_arguments(program, case.inputs)])
         for node, ends in recorder.ranges.items():
             ranges.setdefault(node, []).extend(ends)
     dependent = _dependent_nodes(program)
@@ -99,7 +99,7 @@ class _ValueRecorder(torch.fx.Interpreter):
 
 def _comparable_nodes(program: ExportedProgram, case: ReferenceCase) -> set[torch.fx.Node]:
     """Return the values few of whose elements rounding alone moves by about their own size."""
-    arguments = lift_inputs(program, case.inputs)
+    arguments = graph_arguments(program, case.inputs)
     recorder = _ValueRecorder(program.graph_module)
     with torch.no_grad():
         recorder.run(*[t.clone() for t in arguments])
@@ -165,7 +165,7 @@ def _return_only(program: ExportedProgram, taps: list[torch.fx.Node]) -> None:
 
 
 def _tapped_case(program: ExportedProgram, case: ReferenceCase) -> ReferenceCase:
-    arguments = lift_inputs(program, case.inputs)
+    arguments = graph_arguments(program, case.inputs)
     with torch.no_grad():
         eager = torch.fx.Interpreter(program.graph_module).run(*[t.clone() for t in arguments])
     exact, _ = run_in_float64(program.graph_module, arguments)

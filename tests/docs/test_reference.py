@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from handoff.infra.documenting.findings import draw_findings
-from handoff.infra.documenting.folders import draw_house
+from handoff.infra.documenting.folders import draw_folders
 from handoff.infra.documenting.recipe_reference import field_meanings, write_reference
 from tests.docs.pages import ROOT
 
@@ -29,9 +29,9 @@ def test_a_field_that_nothing_is_said_of_is_refused() -> None:
         field_meanings(Half)
 
 
-def test_the_picture_of_the_house_is_the_folders() -> None:
+def test_the_picture_of_the_folders_is_what_there_is() -> None:
     page = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
-    assert draw_house() in page, "run 'make reference', and commit what it writes"
+    assert draw_folders() in page, "run 'make reference', and commit what it writes"
 
 
 def test_the_findings_are_told_in_the_words_of_explain() -> None:

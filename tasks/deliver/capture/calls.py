@@ -56,7 +56,7 @@ class Call:
 
     @property
     def fixed_notes(self) -> tuple[str, ...]:
-        """A note for each way in which arguments are fixed: to the example's values, by default."""
+        """Notes on arguments that are no input: as in the example, by default, or None."""
         defaults = {name: value for name, value in self.defaults.items() if value is not None}
         absent = [name for name, value in self.defaults.items() if value is None]
         notes = []

@@ -31,7 +31,7 @@ from handoff.tasks.deliver.capture.lines import (
     Line,
     current_user_line,
     find_calling_line,
-    is_outside_capture,
+    is_outside_torch_and_capture,
     is_user_code,
     one_line,
     parse_trace_lines,
@@ -226,11 +226,11 @@ def _find_scripted_parts(module: nn.Module) -> list[str]:
 
 
 def _find_obstacle(module: nn.Module, failures: Sequence[Failure]) -> Obstacle:
-    """Return what says most of why the model wasn't captured: one that is known, with a line."""
+    """Return what explains best why the model wasn't captured: one that is known, with a line."""
     # What torch.fx stops at is no obstacle: torch.export has to go on, and goes further.
     exports = [failure for failure in failures if failure.method != FIRST_METHOD] or list(failures)
     files = {_source_file(part) for part in module.modules()} - {""}
-    files = {file for file in files if is_outside_capture(file)}
+    files = {file for file in files if is_outside_torch_and_capture(file)}
     # The method's own sentence adds nothing here to what torch said.
     obstacles = [
         obstacle_of(failure.error.__cause__ or failure.error, files) for failure in exports

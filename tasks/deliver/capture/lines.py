@@ -70,7 +70,7 @@ def find_calling_line(functions: re.Pattern[str], run: Callable[[], object]) -> 
     return found[0] if found else None
 
 
-def is_outside_capture(file: str) -> bool:
+def is_outside_torch_and_capture(file: str) -> bool:
     """Return whether a file's code is neither torch's nor this folder's."""
     return not file.startswith(_INNER)
 
@@ -103,7 +103,7 @@ def one_line(error: BaseException) -> str:
 
 def is_user_code(file: str) -> bool:
     """Return whether a file's code is the training side's, or a library's that they use."""
-    return is_outside_capture(file) and not file.startswith(_HANDOFF)
+    return is_outside_torch_and_capture(file) and not file.startswith(_HANDOFF)
 
 
 def last_trace_line(trace: str) -> Line | None:

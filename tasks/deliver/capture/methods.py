@@ -113,7 +113,7 @@ class CaptureRequest:
 
 @dataclass(frozen=True)
 class CaptureMethod:
-    """A way of capturing: its name in the contract, and the function that goes it."""
+    """A way of capturing: its name in the contract, and the function that captures."""
 
     name: str
     capture: Callable[[CaptureRequest], CapturedGraph]

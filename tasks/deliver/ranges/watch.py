@@ -131,14 +131,14 @@ class ValueWatch(TorchDispatchMode):
         if name in _COMPARISONS:
             self._compare(*call.args[:2])
         elif name in STEPS:
-            result = STEPS[name](self, call)
-            if result is not None:
-                self.follow_result(result, call.result)
+            shadow = STEPS[name](self, call)
+            if shadow is not None:
+                self.follow_result(shadow, call.result)
         elif name in _RESHAPES:
             shape = call.result.shape
-            (result,) = shadows.transform((self.shadow_of(call.args[0]),),
+            (shadow,) = shadows.transform((self.shadow_of(call.args[0]),),
                                      lambda parts: parts[0].reshape(shape))  # fmt: skip
-            self.follow_result(result, call.result)
+            self.follow_result(shadow, call.result)
         elif name in _MOVES:
             if self._is_followed(call.args[0]):
                 self._move(func, call)
@@ -185,9 +185,9 @@ class ValueWatch(TorchDispatchMode):
             return func(list(parts) if several else parts[0], *rest)
 
         # Arguments by name (a memory format) say nothing of the elements.
-        results = shadows.transform(operands, move)
-        for tensor, result in zip(_tensors(call.result), results, strict=True):
-            self.follow_result(result, tensor)
+        moved = shadows.transform(operands, move)
+        for result, shadow in zip(_tensors(call.result), moved, strict=True):
+            self.follow_result(shadow, result)
 
     def _note_each(self, tensors: Sequence[torch.Tensor], kind: Kind, what: str) -> None:
         for tensor in tensors:
@@ -207,11 +207,11 @@ def _to_operator_call(
 ) -> OperatorCall:  # fmt: skip
     """Return a call with its arguments in their places, and defaults where none was given."""
     arguments = func._schema.arguments
-    defaults = [
+    remaining = [
         kwargs.get(a.name, a.default_value) for a in arguments[len(args) :] if not a.kwarg_only
     ]
     keywords = {a.name: kwargs[a.name] for a in arguments if a.kwarg_only and a.name in kwargs}
-    return OperatorCall(name, [*args, *defaults], keywords, result)
+    return OperatorCall(name, [*args, *remaining], keywords, result)
 
 
 def _describe_use(name: str) -> str:

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from handoff.tasks.optimize.passes.state import lifted_tensors, state_name
-from handoff.tasks.verify.float64 import flatten_tensors, lift_inputs
+from handoff.tasks.verify.float64 import flatten_tensors, graph_arguments
 
 # Of each tensor so many values are looked at in a batch, evenly spread, and so many batches.
 _VALUES_A_BATCH = 1 << 14
@@ -187,7 +187,7 @@ def quantize_weight(weight: torch.Tensor) -> Int8Weight:
 
 
 class _ObservingInterpreter(torch.fx.Interpreter):
-    """Shows the values of each node that has an observer to that."""
+    """Shows the values of each observed node to its observer."""
 
     def __init__(
         self, module: torch.fx.GraphModule, observers: Mapping[torch.fx.Node, Observer]
@@ -213,7 +213,7 @@ def observe_grids(
     observing = _ObservingInterpreter(program.graph_module, observers)
     with torch.no_grad():
         for batch in batches:
-            observing.run(*[tensor.clone() for tensor in lift_inputs(program, batch)])
+            observing.run(*[tensor.clone() for tensor in graph_arguments(program, batch)])
     return {node: observer.grid() for node, observer in observers.items()}
 
 
@@ -266,7 +266,7 @@ def _run(
     rounding = _RoundingInterpreter(program.graph_module, weights, grids)
     with torch.no_grad():
         return flatten_tensors(
-            rounding.run(*[tensor.clone() for tensor in lift_inputs(program, batch)])
+            rounding.run(*[tensor.clone() for tensor in graph_arguments(program, batch)])
         )
 
 

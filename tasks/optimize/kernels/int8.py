@@ -5,7 +5,7 @@ once where the compiler folds constants (`freezing`), the other takes it. A grap
 couldn't be written: torch.export (2.11 to 2.15) has no form for their empty lists of numbers.
 
 What is given is uint8 on a grid, `(q - zero) * scale`; the weight int8 `[out, ...]`, symmetric,
-with a float32 scale `[out]`. The result is float32, or uint8 on the grid that `onto` says (scale
+with a float32 scale `[out]`. The result is float32, or uint8 on the grid that `onto` gives (scale
 and zero, as floats).
 """
 

@@ -36,7 +36,7 @@ _SHAPES = (
     _ATEN.slice, _ATEN.select, _ATEN.contiguous, _ATEN.clone, _ATEN.pad, _ATEN.constant_pad_nd,
 )  # fmt: skip
 _PARTS = (_ATEN.split, _ATEN.chunk, _ATEN.unbind, _ATEN.split_with_sizes)
-_PRECISION_PRESERVING = {*_ACTIVATIONS, *_SUMS, *_NORMS, *_POOLS, *_SHAPES}
+_PROPAGATING = {*_ACTIVATIONS, *_SUMS, *_NORMS, *_POOLS, *_SHAPES}
 
 _OUT_OF_PLACE = {
     _ATEN.relu_.default: _ATEN.relu.default,
@@ -62,11 +62,11 @@ def propagate_precision(
 ) -> None:
     """Let what follows an operator in `dtype` compute in it, too.
 
-    `cast(given, user)` casts a node to the dtype for one user, `upcast` casts what a node
+    `cast(source, user)` casts a node to the dtype for one user, `upcast` casts what a node
     gives back to float32 for all that use it. What is written to through a view is left alone, and
     so is what is float32 by the graph's own casts.
     """
-    _functionalize(program.graph, dtype)
+    _replace_in_place(program.graph, dtype)
     pure = pure_nodes(program.graph)
     for node in list(program.graph.nodes):
         if _is_cast(node, dtype) and (source := _cast_source(node.args[0], dtype)) is not None:
@@ -75,7 +75,7 @@ def propagate_precision(
             program.graph.erase_node(node)
         elif node not in pure or not _follows_cast(node, dtype):
             continue
-        elif _overload_packet(node) in _PRECISION_PRESERVING:
+        elif _overload_packet(node) in _PROPAGATING:
             _lower_arguments(node, dtype, cast)
             upcast(node)
         elif _overload_packet(node) in _PARTS:
@@ -88,7 +88,7 @@ def propagate_precision(
             program.graph.erase_node(node)
 
 
-def _functionalize(graph: torch.fx.Graph, dtype: torch.dtype) -> None:
+def _replace_in_place(graph: torch.fx.Graph, dtype: torch.dtype) -> None:
     """Let activations and sums that write to their first argument make a tensor of their own.
 
     That changes nothing where the argument is no view and has none: who reads it later gets the

@@ -15,7 +15,7 @@ from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.optimize.passes.base import Pass
 from handoff.tasks.optimize.passes.purity import pure_nodes
 from handoff.tasks.optimize.passes.state import drop_unused_state
-from handoff.tasks.verify.float64 import Float64Interpreter, flatten_tensors, lift_inputs
+from handoff.tasks.verify.float64 import Float64Interpreter, flatten_tensors, graph_arguments
 
 _ATEN = torch.ops.aten
 _SUM = _ATEN.add.Tensor
@@ -106,7 +106,7 @@ class PruneLowInfluence(Pass[ExportedProgram]):
         shares: dict[tuple[torch.fx.Node, int], float] = {}
         for inputs in self._inputs:
             measuring = _ShareInterpreter(program.graph_module, pure)
-            measuring.run(*[tensor.clone() for tensor in lift_inputs(program, inputs)])
+            measuring.run(*[tensor.clone() for tensor in graph_arguments(program, inputs)])
             for key, share in measuring.shares.items():
                 shares[key] = max(shares.get(key, 0.0), share)
         terms = [
@@ -171,7 +171,7 @@ class _PrunedInterpreter(Float64Interpreter):
 def _run(
     program: ExportedProgram, inputs: Tensors, pruned: Mapping[torch.fx.Node, torch.fx.Node]
 ) -> Tensors:
-    arguments = [tensor.clone() for tensor in lift_inputs(program, inputs)]
+    arguments = [tensor.clone() for tensor in graph_arguments(program, inputs)]
     with torch.no_grad():
         return flatten_tensors(_PrunedInterpreter(program.graph_module, pruned).run(*arguments))
 

@@ -106,7 +106,7 @@ class Planner:
     def _special_inputs(self, cheap: Sequence[CaseSpec]) -> Iterator[PlannedCase]:
         if not cheap:
             return
-        boundary_spec = _boundary_size(cheap)
+        boundary_spec = _choose_boundary_spec(cheap)
         text = format_sizes(boundary_spec.sizes)
         bytes_left = max(_LEAST_BYTES, _BOUNDARY_SHARE * self._bytes_spent)
         left_out = []
@@ -190,7 +190,7 @@ def _plan_boundary_case(case: BoundaryCase, spec: CaseSpec) -> PlannedCase:
     return PlannedCase(name, case.inputs, values, undeclared=case.undeclared)
 
 
-def _boundary_size(cheap: Sequence[CaseSpec]) -> CaseSpec:
+def _choose_boundary_spec(cheap: Sequence[CaseSpec]) -> CaseSpec:
     """Return the smallest of some sizes at which rows may differ."""
     for enough in (min, max):
         for spec in cheap:

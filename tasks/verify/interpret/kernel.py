@@ -28,7 +28,7 @@ class KernelFailedError(Exception):
 class Kernel:
     """A kernel as it was compiled: its function, what Inductor says of it, and its block sizes.
 
-    `file` is where its source lies, by whose lines it is named.
+    `file` is where its source lies; failures are reported by its lines.
     """
 
     name: str
@@ -46,13 +46,13 @@ class Kernel:
     @property
     def parameters(self) -> list[str]:
         """The names of what a launch gives: all but the constants of the compilation."""
-        signature = inspect.signature(self.function.fn).parameters
+        declared = inspect.signature(self.function.fn).parameters
         constants = {
-            name for name, parameter in signature.items()
+            name for name, parameter in declared.items()
             if str(parameter.annotation).endswith("constexpr")
             or getattr(parameter.annotation, "__name__", "") == "constexpr"
         }  # fmt: skip
-        return [name for name in signature if name not in constants]
+        return [name for name in declared if name not in constants]
 
     @property
     def written(self) -> list[str]:

@@ -210,9 +210,9 @@ def _program_globals() -> dict[str, Any]:
         "nan": math.nan,
         "device": lambda *_args, **_kwargs: torch.device("cpu"),
         "extern_kernels": extern_kernels,
-        "empty_strided_cuda": poisoned_buffer,
-        "empty_strided_cpu": poisoned_buffer,
-        "empty_strided": poisoned_buffer,
+        "empty_strided_cuda": make_poisoned_buffer,
+        "empty_strided_cpu": make_poisoned_buffer,
+        "empty_strided": make_poisoned_buffer,
         "reinterpret_tensor": guards._reinterpret_tensor,
         "assert_size_stride": guards.assert_size_stride,
         "assert_size_stride_grouped": getattr(guards, "assert_size_stride_grouped", _no_op),
@@ -227,7 +227,7 @@ def _no_op(*_args: object, **_kwargs: object) -> None:
     return None
 
 
-def poisoned_buffer(
+def make_poisoned_buffer(
     size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, **_: object
 ) -> torch.Tensor:
     """Return a buffer whose values nobody should use: NaN, or whole numbers far from any index."""

@@ -115,7 +115,7 @@ class _ValueRecorder(torch.fx.Interpreter):
 _KNOWN_TORCH = ("2.15.0",)
 # The smallest ones are a single program.
 _BACKWARDS_AT = 3
-# After so many wrong cases no more are run: each takes long, and the first says it.
+# After so many wrong cases no more are run: each takes long, and the first shows enough.
 _WRONG_ENOUGH = 3
 
 

@@ -99,9 +99,9 @@ def drop_of_auc(eager: Tensor, package: Tensor, labels: Tensor, confidence: floa
     correlated receiver operating characteristic curves, 1988, with Student's quantiles of the
     rarer class.
     """
-    places = [_placements(scores, labels) for scores in (eager, package)]
-    areas = [float(positive.mean()) for positive, _ in places]
-    parts = [before - after for before, after in zip(*places, strict=True)]
+    placements = [_placements(scores, labels) for scores in (eager, package)]
+    areas = [float(positive.mean()) for positive, _ in placements]
+    parts = [before - after for before, after in zip(*placements, strict=True)]
     rarer = min(part.numel() for part in parts)
     value = areas[0] - areas[1]
     if rarer < _FEWEST:

@@ -1,1 +1,1 @@
-"""Torches: a package in versions of torch that didn't build it, in an environment each."""
+"""Torch versions: a package in versions of torch that didn't build it, in an environment each."""

@@ -47,8 +47,8 @@ def run(job: MakeTorchJob) -> TorchEnvironment:
 
 def find_uv() -> str | None:
     """Return the uv that lies beside this Python, or on the PATH; None without one."""
-    beside = Path(sys.executable).with_name("uv")
-    return str(beside) if beside.exists() else shutil.which("uv")
+    neighbour = Path(sys.executable).with_name("uv")
+    return str(neighbour) if neighbour.exists() else shutil.which("uv")
 
 
 def require_uv() -> str:

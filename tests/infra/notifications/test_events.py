@@ -17,7 +17,7 @@ from handoff.infra.notifications.events import (
     EventReader,
     NotificationKinds,
     add_rejected,
-    worker_notice,
+    worker_message,
 )
 from handoff.infra.notifications.outbox import Memory, Message
 from handoff.infra.triggers.arrival import Arrival
@@ -212,9 +212,9 @@ def test_a_night_whose_record_cant_be_read_is_told_by_its_runs_own_words(
 
 
 def test_a_worker_that_left_is_told_with_its_own_reason() -> None:
-    _, text = worker_notice("build-2", "handoff-build", 1, "compiler: there is none. Install g++")
+    _, text = worker_message("build-2", "handoff-build", 1, "compiler: there is none. Install g++")
     assert "1 other online there. It says: compiler: there is none. Install g++" in text
-    assert "It says" not in worker_notice("build-2", "handoff-build", 1)[1]
+    assert "It says" not in worker_message("build-2", "handoff-build", 1)[1]
 
 
 def test_a_worker_that_left_is_told_once_and_one_that_stays_is_not(client: Any) -> None:

@@ -28,8 +28,8 @@ from handoff.tasks.timing.conditions import digest_conditions
 from handoff.tasks.timing.measurement_cache import (
     CachedMeasurements,
     load_measurements,
-    make_measurements,
     measuring_key,
+    record_measurements,
     store_measurements,
 )
 from handoff.tasks.verify.messages import ReferenceResult
@@ -49,7 +49,7 @@ TIMINGS = (Timing("batch=1 seed=0", 2e-3, 1e-3, 2.0, 1.9, 2.1, 9, 2),)
 def measured_now(found: Mechanics = MECHANICS) -> CachedMeasurements:
     """Return what has just been measured of an accepted package."""
     library = PackageFile("cpu-avx2/model.so", digest_bytes(b"library"), 7)
-    return make_measurements(CompileResult((library,), FIT, 1.0, {}), found, TIMINGS)
+    return record_measurements(CompileResult((library,), FIT, 1.0, {}), found, TIMINGS)
 
 
 def key_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from handoff.tasks.verify.float64 import copy_sharing_tensors, lift_inputs, run_in_float64
+from handoff.tasks.verify.float64 import copy_sharing_tensors, graph_arguments, run_in_float64
 
 
 class Careless(nn.Module):
@@ -89,7 +89,7 @@ def test_an_exported_program_runs_with_its_state_lifted() -> None:
     module = traced()
     x = torch.randn(5, 8)
     program = torch.export.export(module, (x,))
-    (lifted,), _ = run_in_float64(program.graph_module, lift_inputs(program, (x,)))
+    (lifted,), _ = run_in_float64(program.graph_module, graph_arguments(program, (x,)))
     (plain,), _ = run_in_float64(module, (x,))
     torch.testing.assert_close(lifted, plain, rtol=1e-13, atol=1e-13)
 

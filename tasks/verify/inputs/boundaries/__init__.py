@@ -1,4 +1,4 @@
-"""Boundaries: inputs around what a graph itself decides at, by its constants and operators.
+"""Boundaries: inputs on both sides of where a graph decides, by its constants and operators.
 
 `tracing` runs the model once and notes what it does to its inputs, element by element, up to where
 something is decided; `targets` says which values an operator decides at; `placing` finds the inputs

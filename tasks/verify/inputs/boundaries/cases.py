@@ -15,7 +15,7 @@ from handoff.tasks.verify.inputs.boundaries.placing import fill_input, place_tar
 from handoff.tasks.verify.inputs.boundaries.targets import Kind, Target, find_targets
 from handoff.tasks.verify.inputs.boundaries.tracing import (
     DerivedTensor,
-    InputTracer,
+    InputTrackingMode,
     OperatorUse,
     trace,
 )
@@ -52,7 +52,7 @@ class BoundaryCase:
 
 def find_boundary_cases(
     specs: Sequence[TensorSpec], model: Callable[..., Any], drawn: Tensors
-) -> tuple[list[BoundaryCase], InputTracer]:
+) -> tuple[list[BoundaryCase], InputTrackingMode]:
     """Run the model on drawn inputs; return the cases to run it on, and what was traced.
 
     `drawn` are of the shapes and dtypes of the `specs`, and so are the cases' inputs. The same
@@ -95,7 +95,7 @@ _USUAL = 9.0
 
 
 def make_fault_case(
-    fault: KnownFault, specs: Sequence[TensorSpec], drawn: Tensors, tracer: InputTracer
+    fault: KnownFault, specs: Sequence[TensorSpec], drawn: Tensors, tracer: InputTrackingMode
 ) -> BoundaryCase | None:
     """Return inputs that lead the values which show `fault` to where the graph calls it.
 
@@ -126,7 +126,7 @@ def make_fault_case(
 
 
 def _find_operands(
-    fault: KnownFault, examples: Sequence[torch.Tensor], tracer: InputTracer
+    fault: KnownFault, examples: Sequence[torch.Tensor], tracer: InputTrackingMode
 ) -> list[tuple[DerivedTensor, torch.Tensor]]:
     """Return what the fault's operators take of the inputs, with the values to take instead.
 

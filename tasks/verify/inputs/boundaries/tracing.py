@@ -70,7 +70,7 @@ class OperatorUse:
         return self.derived[self.argument]
 
 
-class InputTracer(TorchDispatchMode):
+class InputTrackingMode(TorchDispatchMode):
     """While it is entered, follows the elements of `inputs`, and keeps the uses of them."""
 
     def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
@@ -155,10 +155,10 @@ class InputTracer(TorchDispatchMode):
             self.eight_bit_reductions = True
 
 
-def trace(model: Callable[..., Any], inputs: Tensors) -> InputTracer:
+def trace(model: Callable[..., Any], inputs: Tensors) -> InputTrackingMode:
     """Run the model on copies of `inputs`, of any shapes and dtypes; return what was noted."""
     cloned = [tensor.clone() for tensor in inputs]
-    tracer = InputTracer(cloned)
+    tracer = InputTrackingMode(cloned)
     with torch.no_grad(), tracer:
         model(*cloned)
     return tracer

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handoff.artifacts.recipe.tolerance import EXACT, Tolerance, luck
-from handoff.tasks.verify.compare import TypicalError, compare, typical_error
+from handoff.tasks.verify.compare import TypicalErrorSize, compare, typical_error
 from handoff.tasks.verify.scale import find_scale
 from tests.tasks.verify.comparing.comparisons import FLOAT32, judge
 
@@ -65,12 +65,12 @@ def test_a_few_elements_that_eager_has_right_by_luck_are_judged_by_what_is_typic
     eager, package = exact.float(), (exact + 1e-6).float()
     assert "RMSE to float64" in judge(package, eager, exact).reasons[0]
     judged = compare(
-        package, eager, exact, FLOAT32, output=0, case="test", typical=TypicalError(0.0, 1e-7)
+        package, eager, exact, FLOAT32, output=0, case="test", typical=TypicalErrorSize(0.0, 1e-7)
     )
     assert judged.accepted, judged.reasons
     wrong = (exact + 3e-6).float()
     assert not compare(
-        wrong, eager, exact, FLOAT32, output=0, case="test", typical=TypicalError(0.0, 1e-7)
+        wrong, eager, exact, FLOAT32, output=0, case="test", typical=TypicalErrorSize(0.0, 1e-7)
     ).accepted
 
 
@@ -78,7 +78,7 @@ def test_many_elements_are_judged_by_themselves_whatever_is_typical() -> None:
     exact = torch.ones(2000, dtype=torch.float64)
     eager, package = (exact + 1.2e-7).float(), (exact + 1.2e-6).float()
     assert not compare(
-        package, eager, exact, FLOAT32, output=0, case="test", typical=TypicalError(1.0, 1.0)
+        package, eager, exact, FLOAT32, output=0, case="test", typical=TypicalErrorSize(1.0, 1.0)
     ).accepted
 
 
@@ -88,13 +88,13 @@ def test_what_is_typical_is_eagers_error_over_all_cases_relative_to_their_size()
     found = typical_error(pairs)
     assert found.relative == pytest.approx(math.sqrt(0.5 / 50.0))
     assert found.rmse == pytest.approx(math.sqrt(0.5 / 4))
-    assert typical_error([]) == TypicalError(0.0, 0.0)
+    assert typical_error([]) == TypicalErrorSize(0.0, 0.0)
 
 
 def test_an_element_that_is_near_zero_by_luck_is_judged_by_the_outputs_usual_error() -> None:
     exact = torch.tensor([1e-4], dtype=torch.float64)
     eager, package = (exact + 1e-9).float(), (exact + 2e-7).float()
-    usual = TypicalError(rmse=1e-7, relative=1e-7)
+    usual = TypicalErrorSize(rmse=1e-7, relative=1e-7)
     assert compare(package, eager, exact, FLOAT32, output=0, case="test", typical=usual).accepted
 
 

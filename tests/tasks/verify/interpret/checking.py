@@ -21,7 +21,7 @@ from handoff.tasks.compile.cross.simulated_gpu import pretend_gpu
 from handoff.tasks.compile.messages import KernelSource
 from handoff.tasks.compile.patching import patch_attribute
 from handoff.tasks.optimize.programs import save_program
-from handoff.tasks.verify.float64 import flatten_tensors, lift_inputs, run_in_float64
+from handoff.tasks.verify.float64 import flatten_tensors, graph_arguments, run_in_float64
 from handoff.tasks.verify.interpret.messages import InterpretJob, InterpretResult
 from handoff.tasks.verify.reference import ReferenceCase, save_cases
 
@@ -100,7 +100,7 @@ def compiled_sources(program: ExportedProgram, slug: str = SLUG) -> tuple[Kernel
 def _case(program: ExportedProgram, inputs: tuple[Tensor, ...]) -> ReferenceCase:
     with torch.no_grad():
         eager = flatten_tensors(program.module()(*inputs))
-    exact, _ = run_in_float64(program.graph_module, lift_inputs(program, inputs))
+    exact, _ = run_in_float64(program.graph_module, graph_arguments(program, inputs))
     return ReferenceCase(f"batch={inputs[0].shape[0]} seed=0", inputs, eager, exact)
 
 
