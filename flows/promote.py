@@ -19,7 +19,9 @@ from handoff.tasks.registry.changes import Author
 
 
 @task(**policies.step("move alias"))
-def move_alias(host: HostSettings, promotion: transitions.Promotion, author: Author) -> AppendResult:
+def move_alias(
+    host: HostSettings, promotion: transitions.Promotion, author: Author
+) -> AppendResult:
     """Time the version beside the one that is served, and append the promotion to the ledger."""
     return transitions.promote(host, promotion, author)
 

@@ -112,7 +112,11 @@ def _rebuild(host: HostSettings, parameters: RebuildParameters) -> NightRow:
         with report_refusals(host, release_parameters, workspace) as release_attempt:
             release_attempt.delivery = restored.folder
             spec = ReleaseSpec(
-                release_parameters, restored.folder, recipe, host, restored.lineage,
+                release_parameters,
+                restored.folder,
+                recipe,
+                host,
+                restored.lineage,
                 release_attempt.began,
             )
             result = make_release(processes, spec, elsewhere)

@@ -34,7 +34,7 @@ def make_other_torches(processes: Processes) -> tuple[TorchEnvironment, ...]:
 def verify_with_other_torches(
     context: TargetContext, compiled: CompileResult, record: TargetRecord
 ) -> TargetRecord:
-    """Compare an accepted package in each of the other versions; return the record with what came of it.
+    """Compare an accepted package in each other version; return the record with what came of it.
 
     What isn't right there, or ends the process, is recorded for that version and refuses nothing.
     """

@@ -40,7 +40,7 @@ quiet_option = click.option(
 
 
 def is_quiet() -> bool:
-    """Return whether `--quiet` was given: no progress, notes or hints; read where these are printed."""
+    """Return whether `--quiet` was given: no progress, notes or hints. It is read where they print."""
     return "--quiet" in sys.argv
 
 

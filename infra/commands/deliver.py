@@ -42,7 +42,9 @@ def deliver_model(factory: str, folder: Path, name: str, *, ask: bool, as_json: 
     asks, shows = ask and not as_json, not (as_json or is_quiet())
     with _open_process() as process:
         with _show_prints(process.log.with_name("printed")) as prints:
-            prepare_job = PrepareJob(factory, search_path, destination, reads_ranges=asks, prints=prints)
+            prepare_job = PrepareJob(
+                factory, search_path, destination, reads_ranges=asks, prints=prints
+            )
             prepared = process.run(prepare_job)
         asks_name = asks and not (name or prepared.is_chosen)
         chosen = name or (ask_name(prepared.name) if asks_name else prepared.name)

@@ -216,7 +216,8 @@ def _reason(
 def _find_release(releases: Releases, head: LedgerEntry, fingerprint: Digest) -> LedgerEntry | None:
     """Return the newest release that was made from the same.
 
-    It goes by the ledger itself: `Releases.made_from` needs copies that a release publishes first.
+    It goes by the ledger itself: `Releases.find_by_fingerprint` needs copies that a release
+    publishes first.
     """
     matching = (
         entry

@@ -11,7 +11,7 @@ from handoff.infra.settings import Settings, read_settings
 from handoff.infra.terminal.console import print_json, show_transfer
 from handoff.infra.terminal.output import echo
 from handoff.tasks.registry.upkeep.copy_store import CopyResult, copy_store
-from handoff.tasks.registry.upkeep.verify_store import CheckResult, StoreDefect, check_store
+from handoff.tasks.registry.upkeep.verify_store import CheckResult, StoreDefect, verify_store
 
 _MOST_SHOWN = 20
 
@@ -58,7 +58,7 @@ def verify(name: str, *, quick: bool, as_json: bool) -> int:
     settings = read_settings()
     location = resolve_store(name, "STORE") if name else settings.stores.objects
     with show_transfer() as progress:
-        checked = check_store(_open_releases(settings, location), quick=quick, progress=progress)
+        checked = verify_store(_open_releases(settings, location), quick=quick, progress=progress)
     if as_json:
         print_json({"store": location, "quick": quick, **to_plain(checked)})
     else:

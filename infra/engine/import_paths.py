@@ -191,7 +191,7 @@ class _UserCodeFinder:
 
 @contextmanager
 def importing_from(folder: Path) -> Iterator[None]:
-    """Import from `folder` and the user's folders while the body runs, what isn't reserved first."""
+    """Import what isn't reserved from `folder` and the user's folders first while the body runs."""
     finder = _UserCodeFinder(None, (str(folder),))
     before = list(sys.path)
     sys.meta_path.insert(sys.meta_path.index(PathFinder), finder)

@@ -52,8 +52,8 @@ class ProcessGroupWatcher:
         pause = threading.Event()
         while True:
             pause.wait(_INTERVAL_S)
-            # One number shows that there is nothing to count. What the baseline counted may have ended since:
-            # a group that was ended counts for a moment more.
+            # One number shows that there is nothing to count. What the baseline counted may have
+            # ended since: a group that was ended counts for a moment more.
             running = _count_threads()
             if running - baseline < MAX_THREADS // 2:
                 baseline = min(baseline, running)

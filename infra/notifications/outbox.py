@@ -233,4 +233,8 @@ class _Backoff:
     def succeed(self) -> None:
         if self._last_error:
             LOGGER.warning("%s goes through again", self._what)
-        self._pauses, self._until, self._last_error = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), 0.0, ""
+        self._pauses, self._until, self._last_error = (
+            Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S),
+            0.0,
+            "",
+        )

@@ -87,7 +87,7 @@ class PreflightWorker(ProcessWorker):
             self._running -= 1
 
     async def _was_rescheduled(self, flow_run: FlowRun) -> bool:
-        """Return whether the run went back to its pool (`flows.rescheduling`) since it was taken."""
+        """Return whether it went back to its pool (`flows.rescheduling`) since it was taken."""
         taken_at = flow_run.state.timestamp if flow_run.state else None
         try:
             states = await self.client.read_flow_run_states(flow_run.id)

@@ -2,5 +2,6 @@
 
 `step` compiles; `weights`, `packing`, `packages` and `shared_weights` shape what is emitted,
 `machine` says what is compiled for, `reading` reads what the compiler wrote before it is compiled,
-`caching` keeps what is compiled again, and `cross` compiles for GPUs that aren't here.
+`caching` keeps what would be compiled again, `cross` compiles for GPUs that aren't here, and `arm`
+for ARM64.
 """

@@ -79,7 +79,7 @@ def fingerprint_release(delivery: Digest, recipe: Recipe, compiler: str) -> Dige
         "recipe": to_plain(recipe),
         "targets": [target.slug for target in recipe.resolved_targets()],
         "torch": _torch_version(),
-        **_triton_version(recipe),
+        **_triton_entry(recipe),
         "compiler": compiler_banner(compiler),
         **_cross_compiler(recipe),
         "code": digest_own_code(),
@@ -93,7 +93,7 @@ def _torch_version() -> str:
     return version("torch")
 
 
-def _triton_version(recipe: Recipe) -> dict[str, str]:
+def _triton_entry(recipe: Recipe) -> dict[str, str]:
     """Return the version of what compiles GPU kernels, where the recipe asks for any."""
     if not any(isinstance(target, CudaTarget) for target in recipe.resolved_targets()):
         return {}

@@ -44,7 +44,7 @@ from handoff.tasks.compile.caching.cache import (
     keep_entry,
     take_entry,
 )
-from handoff.tasks.compile.caching.compiled_interface import precompile_interface
+from handoff.tasks.compile.caching.compiled_interface import link_interface_object
 from handoff.tasks.compile.caching.shared_tools import reset_header_folder, use_headers_from
 from handoff.tasks.compile.cross.build import compile_for_gpu
 from handoff.tasks.compile.input_checks import enable_input_checks
@@ -289,7 +289,7 @@ def compile_package(
         with (
             torch.no_grad(), enable_input_checks(program) as assumed,
             _target_vector_isa(job), disable_weight_folding(), pack_convolutions(),
-            leave_linears_to_mkl(job.target), precompile_interface(),
+            leave_linears_to_mkl(job.target), link_interface_object(),
             split_large_programs(program), request_amx_tiles(job.target), prefix_weight_names(),
             check_sources(),
         ):  # fmt: skip

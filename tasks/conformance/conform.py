@@ -24,7 +24,7 @@ from handoff.tasks.conformance.sampling import NoSamples, Pair, Sample, samples_
 from handoff.tasks.conformance.values import value_sets
 
 # Beyond it an input is shown by its sample and question alone.
-_MAX_SHOWN_ELEMENTS = 128
+_MAX_SHOWN_ELEMENTS = 256
 
 
 def prepare() -> None:
@@ -108,7 +108,7 @@ def _size(wrong: WrongResult) -> tuple[int, int]:
 
 def _showing(wrong: WrongResult) -> Counterexample:
     fault, captured = wrong.fault, wrong.captured
-    small = sum(tensor.numel() for tensor in wrong.tensors) <= 2 * _MAX_SHOWN_ELEMENTS
+    small = sum(tensor.numel() for tensor in wrong.tensors) <= _MAX_SHOWN_ELEMENTS
     inputs = tuple(map(to_plain_tensor, wrong.tensors)) if small else ()
     return Counterexample(
         wrong.question, captured.sample.description, captured.calls, captured.code, inputs,

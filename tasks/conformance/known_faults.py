@@ -49,7 +49,7 @@ def find_known_faults(table: Conformance, calls: Collection[str]) -> tuple[Known
         )  # fmt: skip
         if needed and present.issuperset(map(kind_of, needed)):
             by_calls.setdefault(needed, []).append(row)
-    return tuple(_describe_fault(table, calls, rows) for calls, rows in by_calls.items())
+    return tuple(_make_known_fault(table, calls, rows) for calls, rows in by_calls.items())
 
 
 def kind_of(call: str) -> tuple[str, frozenset[str]]:
@@ -63,7 +63,7 @@ def kind_of(call: str) -> tuple[str, frozenset[str]]:
     return operator + mode, frozenset(kinds.split(", "))
 
 
-def _describe_fault(
+def _make_known_fault(
     table: Conformance, calls: tuple[str, ...], rows: list[ConformanceRow]
 ) -> KnownFault:
     first = rows[0]

@@ -33,7 +33,7 @@ from handoff.tasks.conformance.messages import (
     SignTableJob,
     Tables,
 )
-from handoff.tasks.report.figures import render_page
+from handoff.tasks.report.pictures import render_page
 
 
 def sign_table(job: SignTableJob) -> SignedTable:

@@ -20,8 +20,8 @@ class PrepareJob(Job["Prepared"]):
     """Make the model that `factory` (`module:function`) returns, for the `DeliverJob` that follows.
 
     `search_path` is where the module is looked for first. `folder` is where it is to go. With
-    `reads_ranges`, the model is run to see which inputs' ranges have to be guessed. What the factory
-    prints is written to the file `prints`, where one is named.
+    `reads_ranges`, the model is run to see which inputs' ranges have to be guessed. What the
+    factory prints is written to the file `prints`, where one is named.
     """
 
     factory: str

@@ -58,7 +58,7 @@ def find_cause(trials: Trials, result: PartResult, *, is_option: bool) -> Compil
 
 
 def _is_right_without(trials: Trials, result: PartResult, *left_out: LeaveOut) -> bool:
-    used = {site.subsystem for site in result.sites}
+    used = {use.subsystem for use in result.uses}
     if left_out[0].subsystem not in used:
         return False
     again = trials.compile_part(result.part, left_out)
@@ -69,15 +69,15 @@ def _narrow_down(
     trials: Trials, result: PartResult, subsystem: Subsystem, *besides: LeaveOut
 ) -> CompilerCause:
     """Find the first use of a subsystem with which the part is wrong, all later ones left out."""
-    sites = [site for site in result.sites if site.subsystem == subsystem]
+    uses = [use for use in result.uses if use.subsystem == subsystem]
 
     def is_right(count_kept: int) -> bool:
         return _is_right_without(trials, result, LeaveOut(subsystem, first=count_kept), *besides)
 
-    if (len(sites) - 1).bit_length() > trials.left:
-        trials.notes.append(f"the budget does not reach to name one of {len(sites)} {subsystem}")
+    if (len(uses) - 1).bit_length() > trials.left:
+        trials.notes.append(f"the budget does not reach to name one of {len(uses)} {subsystem}")
         return CompilerCause(subsystem)
-    return CompilerCause(subsystem, sites[_first_wrong(len(sites), is_right)].what)
+    return CompilerCause(subsystem, uses[_first_wrong(len(uses), is_right)].what)
 
 
 def _first_wrong(count: int, is_right: Callable[[int], bool]) -> int:

@@ -146,4 +146,4 @@ class TrialResult:
     """Which subsystems the compiler used where, in the order in which it did."""
 
     compile_s: float
-    sites: tuple[SubsystemUse, ...]
+    uses: tuple[SubsystemUse, ...]

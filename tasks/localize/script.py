@@ -95,7 +95,7 @@ def rmse(left, right):
 
 
 def is_wrong(got, want, exact, atol, rtol, factor, floor):
-    """Print how far eager and the package lie from float64; tell whether that is too far."""
+    """Print how far eager and the package lie from float64; return whether that is too far."""
     if got.shape != want.shape or got.dtype != want.dtype:
         print(f"  eager:   {{want.dtype}} of shape {{list(want.shape)}}")
         print(f"  package: {{got.dtype}} of shape {{list(got.shape)}}")
@@ -104,10 +104,10 @@ def is_wrong(got, want, exact, atol, rtol, factor, floor):
     apart = (got.double() - want.double()).abs().nan_to_num(nan=float("inf")).flatten()
     worst = apart.topk(min(4, apart.numel())).indices
     print(f"  the elements that lie furthest apart: {{worst.tolist()}} of {{apart.numel()}}")
-    told = f"RMSE to float64 {{rmse(want, exact):.3g}}, of {{size:.3g}}"
-    print(f"  eager:   {{told}}; {{flat(want, worst)}}")
-    told = f"RMSE to float64 {{rmse(got, exact):.3g}}, of {{size:.3g}}"
-    print(f"  package: {{told}}; {{flat(got, worst)}}")
+    error = f"RMSE to float64 {{rmse(want, exact):.3g}}, of {{size:.3g}}"
+    print(f"  eager:   {{error}}; {{flat(want, worst)}}")
+    error = f"RMSE to float64 {{rmse(got, exact):.3g}}, of {{size:.3g}}"
+    print(f"  package: {{error}}; {{flat(got, worst)}}")
     print(f"  float64: {{flat(exact, worst)}}")
     finite = torch.isfinite(want)
     if not torch.equal(got[~finite].nan_to_num(), want[~finite].nan_to_num()):

@@ -147,13 +147,13 @@ def _localize(
     result = LocalizeResult("", "compiler", case.name)
     result = replace(result, rmse=judged.relative, rmse_eager=judged.relative_eager)
     search = Search(trials, program, case.inputs, judged)
-    known_part = search.try_known(job.known)
+    known_result = search.try_known(job.known)
 
     def is_right(options: dict[str, object]) -> bool:
-        if known_part is None:
+        if known_result is None:
             return _is_right(trials, case, options, module)
         # What is wrong alone answers for the program, and compiles sooner.
-        again = trials.compile_part(known_part.part, options=options)
+        again = trials.compile_part(known_result.part, options=options)
         return not again.failure and again.worst is None
 
     options = _blame_options(trials, is_right)

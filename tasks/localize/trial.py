@@ -42,7 +42,7 @@ def run(job: TrialJob) -> TrialResult:
     compile_job = CompileJob(
         job.program, job.target, job.folder, job.options, fresh=True, shared=job.shared
     )
-    with leave_out(job.left_out) as sites:
+    with leave_out(job.left_out) as uses:
         compiled = compiling.run(compile_job)
     # ATen's kernels in the place of lowerings may be called by a table that only the `.pt2` has.
     if job.left_out:
@@ -53,13 +53,13 @@ def run(job: TrialJob) -> TrialResult:
     outputs = [package(tuple(tensor.clone() for tensor in inputs)) for inputs in all_inputs]
     torch.save(outputs, job.outputs)
     shutil.rmtree(job.folder)
-    return TrialResult(compiled.compile_s, tuple(sites))
+    return TrialResult(compiled.compile_s, tuple(uses))
 
 
 @contextmanager
 def leave_out(parts: Sequence[LeaveOut]) -> Iterator[list[SubsystemUse]]:
-    """Compile without `parts` in the body; the list is filled with all places that were met."""
-    sites: list[SubsystemUse] = []
+    """Compile without `parts` in the body; the list is filled with each use of a subsystem."""
+    uses: list[SubsystemUse] = []
     counts: Counter[str] = Counter()
 
     def disable_subsystem(
@@ -71,8 +71,8 @@ def leave_out(parts: Sequence[LeaveOut]) -> Iterator[list[SubsystemUse]]:
         counts[subsystem] += 1
         # An operator as it is written in a graph, and anything else as it is.
         what = _OPERATOR.sub(r"\1.\2", debug_info() if debug_info else "")
-        sites.append(SubsystemUse(subsystem, index, what))
+        uses.append(SubsystemUse(subsystem, index, what))
         return any(p.subsystem == subsystem and p.first <= index < p.last for p in parts)
 
     with patch_attribute(CompilerBisector, "disable_subsystem", staticmethod(disable_subsystem)):
-        yield sites
+        yield uses

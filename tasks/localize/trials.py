@@ -34,7 +34,7 @@ class Outcome:
     """
 
     outputs: tuple[Tensors, ...] = ()
-    sites: tuple[SubsystemUse, ...] = ()
+    uses: tuple[SubsystemUse, ...] = ()
     failure: str = ""
 
 
@@ -47,7 +47,7 @@ class PartResult:
 
     part: Subgraph
     judged: tuple[JudgedOutput, ...]
-    sites: tuple[SubsystemUse, ...]
+    uses: tuple[SubsystemUse, ...]
     failure: str = ""
     outputs: Tensors = ()
 
@@ -135,7 +135,7 @@ class Trials:
             return Outcome(failure=f"trial {self.made} {kind}: {error.got[:300]}")
         outputs = torch.load(trial.outputs, weights_only=True)
         shutil.rmtree(folder)
-        return Outcome(tuple(tuple(tensors) for tensors in outputs), result.sites)
+        return Outcome(tuple(tuple(tensors) for tensors in outputs), result.uses)
 
     def compile_part(
         self, part: Subgraph, left_out: tuple[LeaveOut, ...] = (), options: Plain | None = None
@@ -166,7 +166,7 @@ class Trials:
             "", outcome.outputs[0], eager, float64, self.job.recipe,
             conditioning=part.conditioning(eager),
         )  # fmt: skip
-        return PartResult(part, tuple(judged), outcome.sites, outputs=outcome.outputs[0])
+        return PartResult(part, tuple(judged), outcome.uses, outputs=outcome.outputs[0])
 
 
 def trial_environment(job: LocalizeJob) -> dict[str, str]:

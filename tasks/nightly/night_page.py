@@ -9,7 +9,7 @@ from handoff.artifacts.mlflow.description import PLAIN_ADDRESS
 from handoff.artifacts.night import ALARMING, Night, NightRow, Outcome
 from handoff.artifacts.printable import markdown_text, printable
 from handoff.artifacts.release.comparison import Comparison, PackageFigures
-from handoff.tasks.report.figures import render_page
+from handoff.tasks.report.pictures import render_page
 
 _COLUMNS = (
     "model", "outcome", "version", "target", "speed over eager", "new over old", "error", "size",

@@ -219,11 +219,13 @@ def try_all(hostile: Sequence[str], run: Callable[[Sequence[str]], ProcessResult
     remaining = list(hostile)
     while remaining:
         result = run(remaining[:_BATCH_SIZE])
-        known = len(outcomes)
+        count_before = len(outcomes)
         announced = _read_outcomes(result, outcomes)
         if announced is not None:
-            outcomes[announced] = _blame(announced, result, run, alone=len(outcomes) == known)
-        elif len(outcomes) == known:
+            outcomes[announced] = _blame(
+                announced, result, run, alone=len(outcomes) == count_before
+            )
+        elif len(outcomes) == count_before:
             # It ended before it came to any: none of them can be said to be survived.
             message = result.message or "the program tried nothing"
             outcomes.update(dict.fromkeys(remaining[:_BATCH_SIZE], ("not run", message)))
@@ -232,7 +234,7 @@ def try_all(hostile: Sequence[str], run: Callable[[Sequence[str]], ProcessResult
 
 
 def _read_outcomes(result: ProcessResult, outcomes: TrialOutcomes) -> str | None:
-    """Note the outcomes that a process printed; return the one that was announced without one."""
+    """Note the outcomes that a process printed; return the announced input that has none."""
     announced: str | None = None
     for line in result.lines:
         if line.get("event") == "trying":

@@ -78,7 +78,7 @@ class LoadedProgram:
     that a fork finds what a program of its own would; but all have the same layout of memory.
     Nothing is timed by it, since it runs beside others: threads sleep while they wait, unless the
     environment says how they wait. It isn't for a GPU, whose programs are started in a way of their
-    own (`infra.engine.spawning`). A command can't tell an end that isn't its own
+    own (`infra.engine.spawning`). A command can't report an end that isn't its own
     (`infra/runner/each.h`). To be closed.
     """
 

@@ -106,12 +106,12 @@ class _Sessions:
 def _probe(job: ProbeJob, sessions: _Sessions, build_s: float) -> ProbeResult:
     main = sessions.main
     write_trial_release(job, main.release)
-    cases = write_cases(job, main.release, main.cases, sessions.crowded.cases)
+    written_cases = write_cases(job, main.release, main.cases, sessions.crowded.cases)
     if job.known:
         replays = _replay_all(sessions)
-        mechanics = replace(job.known, replays=replays, notes=_notes(cases, replays))
+        mechanics = replace(job.known, replays=replays, notes=_notes(written_cases, replays))
     else:
-        mechanics = _probe_mechanics(sessions, cases)
+        mechanics = _probe_mechanics(sessions, written_cases)
     reasons = (*sessions.failures, *judge_calls(mechanics))
     return ProbeResult(mechanics, reasons, main.program, build_s)
 
@@ -121,12 +121,12 @@ def _probe_mechanics(sessions: _Sessions, cases: WrittenCases) -> Mechanics:
     job = sessions.main.job
     hostile = describe_hostile(job.signature, cases.sizes, on_gpu=job.fit.gpu_capability > 0)
     # What is hostile to the package alone is all that takes memory without asking.
-    unguarded = sessions.submit(_try_hostile, hostile, ["--unchecked"])
+    unchecked_future = sessions.submit(_try_hostile, hostile, ["--unchecked"])
     # An emulator's memory says nothing of the package's.
     is_watched = emulated_target(sessions.main.job.slug) is None
     growth_future = sessions.submit(_watch_memory) if is_watched else None
     replays = _replay_all(sessions)
-    checked, unchecked = _try_hostile(sessions.main, hostile, []), unguarded.result()
+    checked, unchecked = _try_hostile(sessions.main, hostile, []), unchecked_future.result()
     trials = tuple(
         Trial(name, unchecked[name][0], checked[name][0], unchecked[name][1]) for name in hostile
     )
@@ -169,9 +169,9 @@ def _replay_all(sessions: _Sessions) -> tuple[Replay, ...]:
         *_replay_file(sessions.crowded, usual, "--threads", str(most)),
         *_replay_file(sessions.main, usual, "--file", PACKAGE),
     ]
-    other_counts = [_replay_file(sessions.main, n) for n in other_thread_counts(usual) if n > 1]
+    other_replays = [_replay_file(sessions.main, n) for n in other_thread_counts(usual) if n > 1]
     single_thread = sessions.collect(single_future, _replay_file, 1) if single_future else ()
-    return (*replays, *single_thread, *(replay for group in other_counts for replay in group))
+    return (*replays, *single_thread, *(replay for group in other_replays for replay in group))
 
 
 def _replay_file(session: Session, intra_op: int, *options: str) -> tuple[Replay, ...]:

@@ -58,12 +58,12 @@ class _CatalogueUpdate:
         aliased = {pointer.version for pointer in head.aliases.values()}
         shown = sorted({*versions, *aliased} - {*head.retired})
         known = {version: self.releases.release_entry(model, version).release for version in shown}
-        newest = self.job.version or (shown[-1] if shown else 0)
-        if newest:
-            for version in self.catalogue.missing_before(model, newest, list(known), known):
+        last = self.job.version or (shown[-1] if shown else 0)
+        if last:
+            for version in self.catalogue.missing_before(model, last, list(known), known):
                 if self._is_abandoned(version):
                     self._list_version(version, known)
-            self._list_version(newest, known)
+            self._list_version(last, known)
         if head.retired:
             self.catalogue.retire(
                 model,
@@ -80,7 +80,7 @@ class _CatalogueUpdate:
             latest = self.releases.require_head(model).entry
             if latest.aliases == head.aliases:
                 repaired = self._repair_versions(latest) if self.job.repairs else ()
-                return CatalogueResult(newest, put_back, pointed.foreign, repaired)
+                return CatalogueResult(last, put_back, pointed.foreign, repaired)
             head = latest
 
     def _repair_versions(self, head: LedgerEntry) -> tuple[int, ...]:

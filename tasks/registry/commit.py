@@ -33,4 +33,4 @@ def _store_release(releases: Releases, envelope: bytes, digest: Digest) -> None:
                 "is shorter than a release?",
             )  # fmt: skip
     if releases.objects.put_bytes(envelope) != digest or digest_bytes(envelope) != digest:
-        raise AssertionError("the signer tells the digest of what it signed")
+        raise AssertionError("the signer returns the digest of what it signed")

@@ -24,7 +24,7 @@ from handoff.tasks.registry.changes import (
     RetireRequest,
     RollBackRequest,
 )
-from handoff.tasks.registry.promotion import broken_rules, describe_untested_targets
+from handoff.tasks.registry.promotion import broken_rules, describe_hardware_not_run
 
 _UNSIGNED = Digest("sha256:" + "0" * 64)
 
@@ -141,7 +141,7 @@ def _promote(releases: Releases, job: DraftJob, request: PromoteRequest) -> Draf
         )
     version = _released_version(releases, request.model, target)
     entry = _next_entry(head, job, "promote", version, request.alias)
-    measured = (*map(str, request.measured), *describe_untested_targets(manifest))
+    measured = (*map(str, request.measured), *describe_hardware_not_run(manifest))
     overrides = (*broken, *(f"narrower: it refuses {phrase}" for phrase in lost))
     return Draft(replace(entry, overrides=overrides, measured=measured), target.version)
 

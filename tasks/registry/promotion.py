@@ -69,7 +69,7 @@ def judge(
     return ("better", gained) if gained else ("equal", ())
 
 
-def describe_untested_targets(manifest: Manifest) -> tuple[str, ...]:
+def describe_hardware_not_run(manifest: Manifest) -> tuple[str, ...]:
     """Return a sentence for each target that machines of its kind have not run, or not all."""
     emulated = (
         f"{target.slug}: verified under emulation: {target.emulated}"

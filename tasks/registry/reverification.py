@@ -119,8 +119,8 @@ def _run_reference(
 
 def _passes_of_variant(record: TargetRecord) -> tuple[PassChoice, ...]:
     """Return the passes of the variant that was chosen; none of the plain package."""
-    knobs = record.chosen.split("+")
-    return Search.variation(record.chosen).passes if all(word in KNOBS for word in knobs) else ()
+    words = record.chosen.split("+")
+    return Search.variation(record.chosen).passes if all(word in KNOBS for word in words) else ()
 
 
 def verify_released(

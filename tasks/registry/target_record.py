@@ -225,7 +225,7 @@ def require_effect(variant: OptimizeResult, plain: OptimizeResult) -> tuple[Pass
 
 
 def require_new(compiled: CompileResult, known_libraries: Mapping[Digest, str]) -> None:
-    """Raise `BlessingRefused` for a variant whose library is one of `known_libraries`, by name."""
+    """Raise `BlessingRefused` where `known_libraries` (by digest) has the variant's library."""
     if name := known_libraries.get(compiled.library.digest):
         raise BlessingRefused(
             f"the variant is the package of {name!r}, byte for byte",

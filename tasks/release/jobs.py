@@ -139,7 +139,7 @@ class Jobs:
         known: Sequence[KnownFault],
     ) -> LocalizeJob:  # fmt: skip
         """Return the job that finds out where a package goes wrong, `known` faults first."""
-        # A case that was called in another manner goes by the name of the case that it is of.
+        # A case that was called in another way goes by the name of the case that it is of.
         wrong_cases = [d.case.partition(",")[0] for d in verified.deviations if d.reasons]
         return LocalizeJob(
             optimized.program,

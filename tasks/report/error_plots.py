@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from handoff.artifacts.recipe.tolerance import LOWEST_BIN, Deviation, ErrorSpread, Tolerance
 from handoff.artifacts.release.evidence import Timing
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
-from handoff.tasks.report.figures import (
+from handoff.tasks.report.pictures import (
     FAINT,
     FIRST,
     INK,

@@ -12,7 +12,7 @@ from handoff.artifacts.release.interval import Interval, format_package_size, si
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.report.cells import Cell, Table, table
 from handoff.tasks.report.error_plots import is_inside_graph, output_name
-from handoff.tasks.report.figures import FIRST, MUTED, SECOND, Picture, draw, make_logarithmic
+from handoff.tasks.report.pictures import FIRST, MUTED, SECOND, Picture, draw, make_logarithmic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -26,7 +26,6 @@ from handoff.tasks.report.error_plots import (
     format_milliseconds,
     output_name,
 )
-from handoff.tasks.report.figures import Picture
 from handoff.tasks.report.graph_picture import GRAPH_COLUMNS, lay_out
 from handoff.tasks.report.numbers import (
     comparisons_table,
@@ -36,6 +35,7 @@ from handoff.tasks.report.numbers import (
     search_rows,
     special_needs_table,
 )
+from handoff.tasks.report.pictures import Picture
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -102,7 +102,7 @@ def environment() -> Environment:
     """Return what renders templates: all that they are given is escaped, and made printable."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    templates = Environment(
+    jinja_environment = Environment(
         loader=PackageLoader("handoff.tasks.report"),
         autoescape=True,
         finalize=_finalize,
@@ -110,8 +110,8 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters["unbroken"] = _keep_numbers_unbroken
-    return templates
+    jinja_environment.filters["unbroken"] = _keep_numbers_unbroken
+    return jinja_environment
 
 
 def _keep_numbers_unbroken(text: str) -> Markup:

@@ -12,9 +12,9 @@ from handoff.artifacts.release.difference import differences
 from handoff.artifacts.release.interval import format_package_size, ratio
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
-from handoff.tasks.report.cells import Cell, Table, table
-from handoff.tasks.report.figures import FIRST, INK, SECOND, Picture, draw
+from handoff.tasks.report.cells import Cell, Table, format_count, table
 from handoff.tasks.report.page import environment
+from handoff.tasks.report.pictures import FIRST, INK, SECOND, Picture, draw
 from handoff.tasks.report.summary import format_time, origin
 from handoff.tasks.report.view import verdict_cell
 
@@ -97,7 +97,6 @@ def render_history(
     """
     newest = entries[-1]
     current = newest.aliases.get(alias)
-    count = f"{newest.newest} versions" if newest.newest != 1 else "1 version"
     omitted = newest.newest - len(versions)
     return (
         environment()
@@ -105,7 +104,7 @@ def render_history(
         .render(
             model=model,
             alias=alias,
-            summary=f"{count}; {alias}: "
+            summary=f"{format_count(newest.newest, 'version')}; {alias}: "
             + (f"version {current.version}" if current else "nothing yet"),
             pictures=[picture for picture in (_draw_versions(versions),) if picture],
             versions=_versions_table(newest, versions),

@@ -105,9 +105,9 @@ class Findings:
     def judge_difference(
         self, case: ReferenceCase, manner: str, outputs: Tensors, reason: str
     ) -> None:
-        """Judge what a further call, made in a `manner`, gave in other bits: `reason` is why that is refused.
+        """Judge what a further call, made in a `manner`, gave in other bits.
 
-        `outputs` are flattened, of any shapes and dtypes. Where the package's own code adds in an
+        `reason` is why that is refused. `outputs` are flattened, of any shapes and dtypes. Where the package's own code adds in an
         order that threads decide, its numbers are judged like any others instead: they have to be
         as right as those of the first call.
         """
@@ -179,7 +179,9 @@ class Findings:
         deviation = judge(agreed, None)
         if not deviation.reasons:
             return deviation
-        loose = judge(replace(agreed, atol=GROSS * agreed.atol, rtol=GROSS * agreed.rtol), measure_moves)
+        loose = judge(
+            replace(agreed, atol=GROSS * agreed.atol, rtol=GROSS * agreed.rtol), measure_moves
+        )
         if loose.reasons:
             return judge(agreed, measure_moves)
         text = f"{name}, output {index}: {deviation.reasons[0]}"

@@ -45,7 +45,7 @@ def interface_source(device: str) -> str:
 
 
 @contextmanager
-def precompile_interface() -> Iterator[None]:
+def link_interface_object() -> Iterator[None]:
     """Let packages that are compiled in the body have their interface from an object file.
 
     It is taken from where the precompiled header is, or made where Inductor's own are. A source in

@@ -16,7 +16,7 @@ from handoff.artifacts.errors import BlessingRefused, HandoffError, UsageProblem
 from handoff.artifacts.machine.gpu import GpuProfile
 from handoff.artifacts.recipe.gpu_generations import FIRST_SPECIFIC
 from handoff.artifacts.recipe.target import CudaTarget
-from handoff.tasks.compile.caching.compiled_interface import precompile_interface
+from handoff.tasks.compile.caching.compiled_interface import link_interface_object
 from handoff.tasks.compile.cross.assembling import Assembler
 from handoff.tasks.compile.cross.inspect_binary import Inspection, inspect_binary
 from handoff.tasks.compile.cross.kernels import KernelChoice
@@ -92,7 +92,7 @@ def compile_for(
             assembler=Assembler(further),
         ) as kernels,
         link_driver_stub(toolkit.compiler),
-        precompile_interface(),
+        link_interface_object(),
     ):
         _compile(retargeted, staging / PACKAGE, settings, profile)
         inspection = inspect_binary(staging / PACKAGE)

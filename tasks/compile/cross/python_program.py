@@ -109,13 +109,13 @@ def _capture_program(written: list[PythonProgram], weights: Weights) -> Iterator
             if (origin := buffer.get_origin_node()) is not None
         }
         graph = lowered.orig_gm
-        targets = {
+        values_by_name = {
             str(node.target): attrgetter(str(node.target))(graph)
             for node in graph.graph.find_nodes(op="get_attr")
         }
         attributes = {
             name: weights.value(value)
-            for name, value in targets.items()
+            for name, value in values_by_name.items()
             if isinstance(value, torch.Tensor)
         }
         written.append(PythonProgram(code.value, constants, graph, attributes, nodes))

@@ -30,8 +30,9 @@ from handoff.tasks.compile.cross.fatbinary import require_fatbinary
 from handoff.tasks.compile.machine.host import require_compiler
 from handoff.tasks.compile.patching import patch_environment
 
-# Each torch whose internals `pretend` is known to fit, with the Triton that goes with it. Another
-# joins this list when the tests in tests/tasks/compile/cross pass with it, `compile` ones included.
+# Each torch whose internals `simulated_gpu` is known to fit, with the Triton that goes with it.
+# Another joins this list when the tests in tests/tasks/compile/cross pass with it, `compile` ones
+# included.
 KNOWN_TORCH: dict[str, str] = {"2.15.0": "3.9.0", "2.11.0": "3.6.0"}
 
 # What the wrapper that AOTInductor writes includes, by way of torch's own headers.

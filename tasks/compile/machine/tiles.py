@@ -42,13 +42,13 @@ def request_amx_tiles(target: Target) -> Iterator[None]:
         return
     original = AotCodeCompiler.compile
 
-    def compile_requesting(graph: Any, code: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        requesting, replacements = _CONSTRUCTOR.subn(
+    def compile_with_request(graph: Any, code: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        source, replacements = _CONSTRUCTOR.subn(
             lambda start: _DECLARATION + start[0] + _REQUEST, code
         )
         if replacements != 1:
             raise missing_internal("the constructor of a package's AOTInductorModel")
-        return original(graph, requesting, *args, **kwargs)
+        return original(graph, source, *args, **kwargs)
 
-    with patch_attribute(AotCodeCompiler, "compile", staticmethod(compile_requesting)):
+    with patch_attribute(AotCodeCompiler, "compile", staticmethod(compile_with_request)):
         yield

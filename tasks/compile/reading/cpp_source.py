@@ -77,17 +77,17 @@ def require_int8(program: ExportedProgram, package: Path, library: Path) -> None
     `package` is AOTInductor's own, with its C++ in it. It calls oneDNN's operator for each such
     layer, or has code of its own with int8's instructions in the `library`.
     """
-    layers = sum(node.target in INT8_LAYERS for node in program.graph.nodes)
-    if not layers:
+    layer_count = sum(node.target in INT8_LAYERS for node in program.graph.nodes)
+    if not layer_count:
         return
     with zipfile.ZipFile(package) as archive:
         sources = [archive.read(name) for name in archive.namelist() if name.endswith(".cpp")]
     found = sum(len(_CALL.findall(source)) for source in sources)
-    if found >= layers or _INSTRUCTIONS & set(find_instruction_sets(library)):
+    if found >= layer_count or _INSTRUCTIONS & set(find_instruction_sets(library)):
         return
     raise BlessingRefused(
         "the package is to compute in int8 and doesn't",
-        expected=f"{layers} layers in oneDNN's int8 operators, or int8's instructions in its code",
+        expected=f"{layer_count} layers in oneDNN's int8 operators, or int8's instructions in its code",
         got=f"{found} such calls and no such instruction",
         remedy="Leave int8 out of the search's candidates, or compile with another torch",
     )

@@ -42,7 +42,7 @@ def unbacked_symbols(node: torch.fx.Node) -> set[str]:
 
 
 def makes_symbols(node: torch.fx.Node) -> bool:
-    """Return whether the call's result has a size, or is a number, that none of its arguments has."""
+    """Return whether the call's result has a size, or is a number, that no argument of it has."""
     known = [unbacked_symbols(argument) for argument in node.all_input_nodes]
     return bool(unbacked_symbols(node).difference(*known))
 

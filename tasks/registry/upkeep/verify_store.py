@@ -1,4 +1,4 @@
-"""Check: what a store's records name has to be there, each object with the bytes of its digest."""
+"""Verify: what a store's records name has to be there, each object with its digest's bytes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _AT_ONCE = 4
 class StoreDefect:
     """Something that isn't as it should be: of which versions, and what.
 
-    `object` is the digest of the object that lacks or is another one; '' where it is a ledger or a
-    record that can't be relied on.
+    `object` is the digest of the object that is missing or is another one; '' where it is a ledger
+    or a record that can't be relied on.
     """
 
     versions: tuple[str, ...]
@@ -43,7 +43,7 @@ class CheckResult:
     lacking: tuple[StoreDefect, ...]
 
 
-def check_store(
+def verify_store(
     releases: Releases, *, quick: bool, progress: Callable[[str, int, int], None]
 ) -> CheckResult:
     """Verify every ledger and record, and each object that they name.

@@ -1,4 +1,4 @@
-"""The road's own cost: releases of the demo's models against each other and a bare script.
+"""A release's own cost: releases of the demo's models against each other and a bare script.
 
     make bench-road
     python -m tests.studies.benchmarks.road --rounds 3 --model resnet18

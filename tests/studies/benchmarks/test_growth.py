@@ -1,4 +1,4 @@
-"""What the curves and the two targets tell: exponents at the end, ratios within a round."""
+"""What the curves and the two targets show: exponents at the end, ratios within a round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmark tells: ratios only beyond the noise, and verdicts that follow from them."""
+"""What the benchmark prints: ratios only beyond the noise, and verdicts that follow from them."""
 
 from __future__ import annotations
 

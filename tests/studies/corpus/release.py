@@ -146,16 +146,16 @@ def _known_wrong(optimized: OptimizeResult, target: CpuTarget) -> tuple[KnownFau
 
 def release(name: str, folder: Path) -> ReleaseRow:
     """Take one model from its delivery to the verdict on its package, in `folder`."""
-    steps = _ReleaseRun(ReleaseRow(name, load=round(os.getloadavg()[0], 1)), folder)
+    attempt = _ReleaseRun(ReleaseRow(name, load=round(os.getloadavg()[0], 1)), folder)
     try:
-        steps.go()
+        attempt.go()
     except HandoffError as error:
-        return replace(steps.row, refused_by=steps.step, reason=str(error))
-    return steps.row
+        return replace(attempt.row, refused_by=attempt.step, reason=str(error))
+    return attempt.row
 
 
 def _release_apart(name: str, folder: Path) -> ReleaseRow:
-    """Release a model in a process of its own; what that can't tell is told as its reason."""
+    """Release a model in a process of its own; what that can't report is its reason."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     command = [sys.executable, "-W", "ignore", "-m", "tests.studies.corpus.release", "--one", name]

@@ -1,4 +1,4 @@
-"""The road of a release for a toy model, as far as the verdict, with or without a fault."""
+"""The steps of a release for a toy model, as far as the verdict, with or without a fault."""
 
 from __future__ import annotations
 

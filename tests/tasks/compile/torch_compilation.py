@@ -8,7 +8,7 @@ import torch
 from torch.export import ExportedProgram
 
 from handoff.artifacts.recipe.target import CpuTarget, native_cpu_target
-from handoff.tasks.compile.caching.compiled_interface import precompile_interface
+from handoff.tasks.compile.caching.compiled_interface import link_interface_object
 from handoff.tasks.compile.caching.shared_tools import use_headers_from
 from handoff.tasks.compile.machine.host import SHIPPED_OPTIONS, has_march_option
 from handoff.tasks.compile.machine.vector_isa import restrict_vector_isa
@@ -34,7 +34,7 @@ def compile_as_torch_does(
         chosen["cpp.march"] = target.march
     with (
         torch.no_grad(),
-        precompile_interface(),
+        link_interface_object(),
         use_headers_from(shared),
         restrict_vector_isa(target, shared),
     ):

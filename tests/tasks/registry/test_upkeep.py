@@ -15,7 +15,7 @@ from handoff.artifacts.stores.folder import FolderStore
 from handoff.artifacts.stores.objects import object_key
 from handoff.artifacts.stores.store import Store, open_store
 from handoff.tasks.registry.upkeep.copy_store import CopyResult, copy_store
-from handoff.tasks.registry.upkeep.verify_store import CheckResult, check_store
+from handoff.tasks.registry.upkeep.verify_store import CheckResult, verify_store
 from tests.artifacts.stores.store_fixtures import overwrite
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
@@ -31,7 +31,7 @@ def copied(registry: SomeRegistry, to: Store, **changes: bool) -> CopyResult:
 
 
 def checked(registry: SomeRegistry, store: Store, *, quick: bool = False) -> CheckResult:
-    return check_store(
+    return verify_store(
         Releases(store, registry.releases.trust), quick=quick, progress=ignore_progress
     )
 

@@ -98,7 +98,7 @@ def _subject(name: str) -> Subject | None:
 
 
 def _measure(name: str, precision: str, options: MeasureOptions) -> Measurement | None:
-    """Measure and tell; None, and why, where the model can't be delivered."""
+    """Measure and print; None, and why, where the model can't be delivered."""
     subject = _subject(name)
     if subject is None:
         return None

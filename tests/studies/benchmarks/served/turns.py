@@ -1,4 +1,4 @@
-"""Times calls in turns, and tells a ratio only where it is larger than the noise."""
+"""Times calls in turns, and prints a ratio only where it is larger than the noise."""
 
 from __future__ import annotations
 

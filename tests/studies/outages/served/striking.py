@@ -89,7 +89,7 @@ class Case:
         return f"struck-{self.number}"
 
     def run(self) -> Iterator[Survival]:
-        """Let the fault strike; tell what came of the release and of the night."""
+        """Let the fault strike; give what came of the release and of the night."""
         stack = self.stack
         for due in _DUE:
             stack.loosen(due, self.number)
