@@ -40,7 +40,7 @@ quiet_option = click.option(
 
 
 def is_quiet() -> bool:
-    """Return whether `--quiet` was given: no progress, notes or hints. It is read where they print."""
+    """Return whether `--quiet` was given: read where progress, notes and hints are printed."""
     return "--quiet" in sys.argv
 
 

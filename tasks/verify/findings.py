@@ -107,9 +107,9 @@ class Findings:
     ) -> None:
         """Judge what a further call, made in a `manner`, gave in other bits.
 
-        `reason` is why that is refused. `outputs` are flattened, of any shapes and dtypes. Where the package's own code adds in an
-        order that threads decide, its numbers are judged like any others instead: they have to be
-        as right as those of the first call.
+        `reason` is why that is refused. `outputs` are flattened, of any shapes and dtypes. Where
+        the package's own code adds in an order that threads decide, its numbers are judged like any
+        others instead: they have to be as right as those of the first call.
         """
         if self.job.atomic_sums:
             self.compare(f"{case.name}, {manner}", case, outputs)

@@ -87,7 +87,8 @@ def require_int8(program: ExportedProgram, package: Path, library: Path) -> None
         return
     raise BlessingRefused(
         "the package is to compute in int8 and doesn't",
-        expected=f"{layer_count} layers in oneDNN's int8 operators, or int8's instructions in its code",
+        expected=f"{layer_count} layers in oneDNN's int8 operators, "
+        "or int8's instructions in its code",
         got=f"{found} such calls and no such instruction",
         remedy="Leave int8 out of the search's candidates, or compile with another torch",
     )
