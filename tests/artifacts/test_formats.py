@@ -30,11 +30,12 @@ from handoff.artifacts.errors import (
     UsageProblem,
     error_from_record,
 )
+from handoff.artifacts.files.strict_parsing import parse_json
 from handoff.artifacts.recipe.compatibility import Fit
 from handoff.artifacts.recipe.reading import read_recipe
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CpuTarget, Target, parse_target
-from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
+from handoff.artifacts.record import RecordInvalid, canonical_bytes, from_plain, to_plain
 from handoff.artifacts.release.manifest import PackageFile, parse_manifest
 from tests.artifacts.samples import sample_manifest
 
@@ -165,6 +166,15 @@ def test_a_manifest_of_schema_1_is_still_read(request: pytest.FixtureRequest) ->
     manifest = parse_manifest(data)
     assert manifest.schema == 1
     assert manifest.to_bytes() == data
+
+
+def test_a_capture_table_is_read_and_written_as_the_first_version_signed_it() -> None:
+    plain = parse_json(GOLDEN.read_bytes())
+    row = {"road": "torch.export", "captured": True, "tried": 3, "max_abs": 1e-7}
+    data = canonical_bytes({**plain, "captures": [row]})
+    manifest = parse_manifest(data)
+    assert manifest.captures[0].method == "torch.export"
+    assert b'"road":"torch.export"' in manifest.to_bytes()
 
 
 @given(st.binary(max_size=200))
