@@ -17,7 +17,7 @@ from handoff.artifacts.release.manifest import Manifest
 from handoff.infra.notifications.outbox import Memory
 from handoff.infra.triggers.hooks import Hooks
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "fields-1.json"
+GOLDEN = Path(__file__).parents[2] / "golden" / "fields-1.json"
 RECORDS = (Conformance, DeliveryContract, Hooks, LedgerEntry, Manifest, Memory, Night, Recipe)
 
 
