@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from handoff.artifacts.delivery.contract import (
+    CALIBRATION_FILE,
+    EXAMPLES_FILE,
+    INIT_FILE,
+    MODULE_FILE,
+    SOURCES_FILE,
+)
+from handoff.artifacts.delivery.metric import EVALUATION_FILE
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
-from handoff.artifacts.record import to_plain
+from handoff.artifacts.digest import Digest, digest_bytes
+from handoff.artifacts.record import canonical_bytes, to_plain
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
+from handoff.artifacts.stores.objects import Part
 
 # An input's name and one of its axes.
 _Axis = tuple[str, int]
@@ -131,6 +142,46 @@ def differences(before: Manifest, after: Manifest) -> tuple[Change, ...]:
         *_compare_fields("toolchain", before.toolchain, after.toolchain),
         *_compare_targets(before, after),
     )
+
+
+# What people call the files of a delivery. The contract isn't among them: what it says of inputs
+# and sources is compared by itself, and it names a commit and a moment.
+_FILES = {
+    MODULE_FILE: "code", INIT_FILE: "code", SOURCES_FILE: "source lines", EXAMPLES_FILE: "examples",
+    CALIBRATION_FILE: "calibration", EVALUATION_FILE: "evaluation",
+}  # fmt: skip
+# Code that `to_folder` wrote loads each module and the state by the whole path.
+_LOADED_FROM = re.compile(rb"""(torch\.load\(r?['"])[^'"\n]*[/\\]([^'"\n/\\]+['"])""")
+
+
+def delivery_digests(
+    files: Mapping[str, Sequence[Part]], read: Callable[[Digest, int], bytes]
+) -> dict[str, str]:
+    """Return a short digest for each kind of thing in a delivery: its code, its weights, its data.
+
+    `files` are the objects of each file, as a store keeps a delivery; `read` returns an object's
+    bytes, of which there are at most so many. Where the delivery was written to doesn't count,
+    though its code names that folder.
+    """
+    kinds: dict[str, dict[str, list[str]]] = {}
+    for name in sorted(files):
+        kind = "weights" if name.endswith(".pt") else _FILES.get(name)
+        if kind is None:
+            continue
+        digests = [str(part.digest) for part in files[name]]
+        if name == MODULE_FILE:
+            code = b"".join(read(part.digest, part.size_bytes) for part in files[name])
+            digests = [digest_bytes(_LOADED_FROM.sub(rb"\1\2", code))]
+        kinds.setdefault(kind, {})[name] = digests
+    return {kind: digest_bytes(canonical_bytes(names)).short for kind, names in kinds.items()}
+
+
+def compare_deliveries(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change, ...]:
+    """Return what differs of two deliveries, by their `delivery_digests`.
+
+    Nothing is said where one of them was not kept.
+    """
+    return tuple(_compare_fields("source", before, after)) if before and after else ()
 
 
 def _compare_fields(

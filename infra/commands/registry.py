@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from handoff.artifacts.delivery.contract import require_alias_name, require_model_name
@@ -11,7 +12,11 @@ from handoff.artifacts.files.writing import write_atomically
 from handoff.artifacts.night import read_nights
 from handoff.artifacts.recipe.compatibility import installed_torch
 from handoff.artifacts.record import to_plain
-from handoff.artifacts.release.difference import differences
+from handoff.artifacts.release.difference import (
+    compare_deliveries,
+    delivery_digests,
+    differences,
+)
 from handoff.artifacts.release.ledger import LedgerEntry, Pointer
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.releases import Releases, SignedRelease, open_releases
@@ -24,13 +29,15 @@ from handoff.infra.terminal.release_view import print_release, release_object
 from handoff.tasks.registry.messages import Layout, PullJob, RestoreJob
 
 _BEGINS = "<!doctype html>"
+# A version by its name, with its record and its delivery's digests.
+_Version = tuple[str, Manifest, Mapping[str, str]]
 # A page of more is neither read nor fetched in a moment.
 _VERSIONS_SHOWN = 60
 _NIGHTS_SHOWN = 60
 
 
-def write_difference(page: Path, before: tuple[str, Manifest], after: tuple[str, Manifest]) -> None:
-    """Write a page of what differs between two versions, each with its name."""
+def write_difference(page: Path, before: _Version, after: _Version) -> None:
+    """Write a page of what differs between two versions, each with its name and its delivery."""
     from handoff.tasks.report.versions_page import NamedVersion, render_difference
 
     _write_page(page, render_difference(NamedVersion(*before), NamedVersion(*after)))
@@ -288,12 +295,17 @@ def show_difference(before: str, after: str, page: Path | None, *, as_json: bool
     for reference in (before, after):
         name, selector = parse_reference(reference)
         pointers.append((name, resolve_pointer(releases, name, selector)))
-    old, new = (releases.read(name, pointer).manifest for name, pointer in pointers)
-    changes = differences(old, new)
+    signed = [releases.read(name, pointer) for name, pointer in pointers]
+    manifests = [release.manifest for release in signed]
+    deliveries = [
+        delivery_digests(releases.delivery_parts(release.claim), releases.objects.read_bytes)
+        for release in signed
+    ]
     names = [f"{name}@{pointer.version}" for name, pointer in pointers]
     if page:
-        write_difference(page, (names[0], old), (names[1], new))
+        write_difference(page, *zip(names, manifests, deliveries, strict=True))
         return
+    changes = (*compare_deliveries(*deliveries), *differences(*manifests))
     if as_json:
         print_json({"before": names[0], "after": names[1], "changes": to_plain(changes)})
         return

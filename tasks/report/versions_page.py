@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from handoff.artifacts.night import ALARMING, Night
-from handoff.artifacts.release.difference import differences
+from handoff.artifacts.release.difference import compare_deliveries, differences
 from handoff.artifacts.release.interval import format_package_size, ratio
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
@@ -30,15 +30,22 @@ _FIGURES = ("target", "", "verdict", "largest error", "RMSE / eager's", "over ea
 
 @dataclass(frozen=True)
 class NamedVersion:
-    """A version's record under the name that people call it by, such as `ranker@7`."""
+    """A version's record under the name that people call it by, such as `ranker@7`.
+
+    `delivery` are its `delivery_digests`; none where it wasn't kept.
+    """
 
     name: str
     manifest: Manifest
+    delivery: Mapping[str, str] = field(default_factory=dict)
 
 
 def render_difference(before: NamedVersion, after: NamedVersion) -> str:
     """Return a page of what differs between two versions; the same records give the same page."""
-    changes = differences(before.manifest, after.manifest)
+    changes = (
+        *compare_deliveries(before.delivery, after.delivery),
+        *differences(before.manifest, after.manifest),
+    )
     # What differs between packages stands side by side at the top.
     by_section = [
         (section, [(one.name, one.before or "-", one.after or "-") for one in group])
