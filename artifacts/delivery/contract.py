@@ -48,6 +48,16 @@ _MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _ALIAS_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
 # MLflow keeps these for itself: `models:/toy@latest`, and versions by number.
 _RESERVED_ALIAS = re.compile(r"latest|v[0-9]+", re.IGNORECASE)
+# fx's `to_folder` writes `torch.load(r'FOLDER/NAME.pt')`.
+_FOLDER = re.compile(rb"(?<=torch\.load\(r')[^'\n]*/")
+
+
+def code_without_folder(code: bytes) -> bytes:
+    """Return a delivery's code without the names of the folder that it was written to.
+
+    That is another one each time, and says nothing of what the code computes.
+    """
+    return _FOLDER.sub(b"", code)
 
 
 def require_model_name(name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from handoff.artifacts.delivery.contract import (
     INIT_FILE,
     MODULE_FILE,
     SOURCES_FILE,
+    code_without_folder,
 )
 from handoff.artifacts.delivery.metric import EVALUATION_FILE
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
@@ -150,8 +150,6 @@ _FILES = {
     MODULE_FILE: "code", INIT_FILE: "code", SOURCES_FILE: "source lines", EXAMPLES_FILE: "examples",
     CALIBRATION_FILE: "calibration", EVALUATION_FILE: "evaluation",
 }  # fmt: skip
-# Code that `to_folder` wrote loads each module and the state by the whole path.
-_LOADED_FROM = re.compile(rb"""(torch\.load\(r?['"])[^'"\n]*[/\\]([^'"\n/\\]+['"])""")
 
 
 def delivery_digests(
@@ -171,7 +169,7 @@ def delivery_digests(
         digests = [str(part.digest) for part in files[name]]
         if name == MODULE_FILE:
             code = b"".join(read(part.digest, part.size_bytes) for part in files[name])
-            digests = [digest_bytes(_LOADED_FROM.sub(rb"\1\2", code))]
+            digests = [digest_bytes(code_without_folder(code))]
         kinds.setdefault(kind, {})[name] = digests
     return {kind: digest_bytes(canonical_bytes(names)).short for kind, names in kinds.items()}
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from handoff.artifacts.delivery.contract import MODULE_FILE
+from handoff.artifacts.delivery.contract import MODULE_FILE, code_without_folder
 from handoff.artifacts.digest import Digest, digest_bytes, digest_folder
 from handoff.artifacts.files.strict_parsing import parse_json
 from handoff.artifacts.files.writing import keep_newest, write_atomically
@@ -33,8 +32,6 @@ from handoff.tasks.verify.messages import ReferenceResult
 _MOST_ENTRIES = 1000
 # What a machine does changes in ways that nothing here can see: firmware, neighbours.
 _MAX_AGE = timedelta(days=30)
-# fx's `to_folder` writes `torch.load(r'FOLDER/NAME.pt')`.
-_LOADED_FROM = re.compile(r"(?<=r')[^'\n]*?([^'/\n]+)(?=')")
 
 
 @dataclass(frozen=True)
@@ -58,9 +55,8 @@ def measuring_key(
     if not compiled.code or not reference.conditions:
         return None
     try:
-        # The delivered code, without the names of the folder that it was written to.
-        text = (staging / MODULE_FILE).read_text(encoding="utf-8")
-        eager, runner = _LOADED_FROM.sub(r"\1", text), digest_folder(probing.source)
+        code = code_without_folder((staging / MODULE_FILE).read_bytes())
+        eager, runner = code.decode("utf-8"), digest_folder(probing.source)
     except OSError:
         return None
     inputs = {

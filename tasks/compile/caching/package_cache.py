@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import stat
 from dataclasses import replace
@@ -20,6 +19,7 @@ from handoff.artifacts.delivery.contract import (
     INIT_FILE,
     MODULE_FILE,
     NO_LINEAGE,
+    code_without_folder,
     parse_contract,
 )
 from handoff.artifacts.digest import Digest, digest_bytes
@@ -31,8 +31,6 @@ _MAX_BYTES = 8 << 30
 # An entry is a folder with this file, whose time is that of its last use.
 ENTRY_FILE = "entry.json"
 _MAX_FILE_BYTES = 1 << 28
-# The folder that the module was written to, which is another one each time.
-_LOAD_CALL = re.compile(rb"torch\.load\(r'[^'\n]*/")
 
 
 def package_cache_of(delivery: Path, packages: Path) -> Path:
@@ -46,10 +44,7 @@ def package_cache_of(delivery: Path, packages: Path) -> Path:
 
 
 def _digest_code(delivery: Path) -> Digest:
-    parts = [
-        _LOAD_CALL.sub(rb"torch.load(r'", _read_file(delivery / name))
-        for name in (MODULE_FILE, INIT_FILE)
-    ]
+    parts = [code_without_folder(_read_file(delivery / name)) for name in (MODULE_FILE, INIT_FILE)]
     contract = _read_file(delivery / CONTRACT_FILE)
     try:
         parsed = parse_contract(contract)
