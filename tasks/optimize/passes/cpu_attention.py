@@ -11,7 +11,7 @@ from torch._prims_common import is_contiguous_or_false
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-import handoff.tasks.optimize.kernels  # noqa: F401 - which registers the operator
+from handoff.tasks.optimize.kernels.attention import computes_attention_in
 from handoff.tasks.optimize.passes.base import NodePass
 from handoff.tasks.optimize.passes.state import add_call, arguments_of, copy_metadata, replace_node
 
@@ -30,10 +30,10 @@ class CpuAttention(NodePass[ExportedProgram]):
     values where they lie, keeps a block's scores in the cache, and has its products written for the
     registers of AVX-512 or AVX2, where torch calls MKL for each block. On CUDA it is torch's own.
 
-    Conditions: float32, as many keys as the graph says, heads whose size it says and whose values
-    are a multiple of 16 numbers, batch and number of heads the same everywhere, no dropout, and a
-    mask that is given instead of implied. Whether it is faster depends on model and machine, so let
-    a search decide.
+    Conditions: float32, or bfloat16 with heads of an even size, as many keys as the graph says,
+    heads whose size it says and whose values are a multiple of 16 numbers, batch and number of
+    heads the same everywhere, no dropout, and a mask that is given instead of implied. Whether it
+    is faster depends on model and machine, so let a search decide.
     """
 
     name: ClassVar[str] = "cpu-attention"
@@ -71,15 +71,15 @@ def _is_supported(arguments: dict[str, Any]) -> bool:
         return False
     query, key, value = (arguments[name].meta["val"] for name in ("query", "key", "value"))
     mask = arguments["attn_mask"]
-    kinds = (torch.float32, torch.bool)
+    dtype = query.dtype
     keys, depth, width = key.shape[-2], query.shape[-1], value.shape[-1]
     return (
-        all(one.dtype is torch.float32 and one.dim() == 4 for one in (query, key, value))
+        all(one.dtype is dtype and one.dim() == 4 for one in (query, key, value))
         and all(_has_same_heads(one, query) for one in (key, value))
-        and (mask is None or mask.meta["val"].dtype in kinds)
+        and (mask is None or mask.meta["val"].dtype in (dtype, torch.bool))
         and (arguments["scale"] is None or isinstance(arguments["scale"], float))
         and isinstance(keys, int) and 0 < keys <= _LONGEST
-        and isinstance(depth, int) and depth > 0
+        and isinstance(depth, int) and depth > 0 and computes_attention_in(dtype, depth)
         and isinstance(width, int) and width > 0 and width % _LANES == 0
     )  # fmt: skip
 

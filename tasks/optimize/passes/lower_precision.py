@@ -9,6 +9,7 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
+from handoff.tasks.optimize.kernels.attention import computes_attention_in
 from handoff.tasks.optimize.passes.base import Pass, PassBroken
 from handoff.tasks.optimize.passes.batch_norm import CONVOLUTIONS
 from handoff.tasks.optimize.passes.propagate_precision import propagate_precision
@@ -16,11 +17,12 @@ from handoff.tasks.optimize.passes.purity import written_tensors
 from handoff.tasks.optimize.passes.state import retype_state, state_name
 
 _ATEN = torch.ops.aten
+_OWN_ATTENTION = torch.ops.handoff.attention.default
 _REGIONS = {
     "linear": {_ATEN.linear.default},
     "convolution": CONVOLUTIONS,
     "matmul": {_ATEN.matmul.default, _ATEN.bmm.default, _ATEN.mm.default, _ATEN.addmm.default},
-    "attention": {_ATEN.scaled_dot_product_attention.default},
+    "attention": {_ATEN.scaled_dot_product_attention.default, _OWN_ATTENTION},
 }
 _BETWEEN = "between"
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -67,7 +69,7 @@ class LowerPrecision(Pass[ExportedProgram]):
         lowered: dict[torch.fx.Node, torch.fx.Node] = {}
         for node in calls:
             casts = {}
-            for source in filter(_is_float32, node.all_input_nodes):
+            for source in filter(_is_float32, _inputs_to_lower(node)):
                 if source in written:
                     # What it holds at this call; a cast for all calls would miss later writes.
                     casts[source] = self._cast(program, source, node.prev)
@@ -92,7 +94,11 @@ class LowerPrecision(Pass[ExportedProgram]):
     def _is_to_lower(self, node: torch.fx.Node) -> bool:
         if node.target not in self._targets:
             return False
-        inputs = [one for one in node.all_input_nodes if _is_floating(one)]
+        if node.target is _OWN_ATTENTION and not computes_attention_in(
+            self._dtype, node.args[0].meta["val"].shape[-1]
+        ):
+            return False
+        inputs = [one for one in _inputs_to_lower(node) if _is_floating(one)]
         return bool(inputs) and all(map(_is_float32, inputs))
 
     def _lower(
@@ -111,6 +117,13 @@ class LowerPrecision(Pass[ExportedProgram]):
             cast: torch.fx.Node = program.graph.call_function(_ATEN.to.dtype, (source, self._dtype))
         cast.meta["val"] = source.meta["val"].to(self._dtype)
         return cast
+
+
+def _inputs_to_lower(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """Return what a call is given that is to be rounded; our own attention's mask never is."""
+    if node.target is not _OWN_ATTENTION:
+        return node.all_input_nodes
+    return [one for one in node.all_input_nodes if one in node.args[:3]]
 
 
 def _replace_arguments(
