@@ -26,6 +26,7 @@ KNOBS: dict[str, Variation] = {
     "channels-last": Variation(
         passes=(
             PassChoice("widen-conv1d"),
+            PassChoice("squeeze-excite"),
             PassChoice("channels-last"),
             PassChoice("pointwise-to-linear"),
         )

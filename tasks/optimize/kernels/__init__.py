@@ -7,23 +7,37 @@ package needs nothing but libtorch.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch.export import ExportedProgram
 
 from handoff.tasks.optimize.kernels import (
     attention,
     attention_pooling,
+    channels_last,
     fake_quantize,  # noqa: F401 - which registers it
     int8,  # noqa: F401 - and this
+    squeeze_excite,
 )
+
+# What the functions share stands in each: its own code is all that a package has of it.
+_SHARED = Path(__file__).with_name("vectors.h")
+_INCLUDE = f'#include "{_SHARED.name}"\n'
+
+
+def _read_definition(source: Path) -> str:
+    text = source.read_text(encoding="utf-8")
+    return text.replace(_INCLUDE, _SHARED.read_text(encoding="utf-8"))
+
 
 # The operators that stand for a C++ function, with the function's definition. AOTInductor writes
 # it into the package's code where it takes declarations of functions that it is to call.
 _CPU_FUNCTIONS: dict[torch._ops.OpOverload, str] = {
-    torch.ops.handoff.attention_cpu.default: attention.SOURCE.read_text(encoding="utf-8"),
-    torch.ops.handoff.attention_pooling_cpu.default: attention_pooling.SOURCE.read_text(
-        encoding="utf-8"
-    ),
+    torch.ops.handoff.attention_cpu.default: _read_definition(attention.SOURCE),
+    torch.ops.handoff.attention_pooling_cpu.default: _read_definition(attention_pooling.SOURCE),
+    torch.ops.handoff.channels_last_cpu.default: _read_definition(channels_last.SOURCE),
+    torch.ops.handoff.squeeze_excite_cpu.default: _read_definition(squeeze_excite.SOURCE),
 }
 
 # Those that are made of libtorch's own alone.

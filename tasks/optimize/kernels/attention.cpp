@@ -8,62 +8,15 @@
 __attribute__((optimize("O3", "fp-contract=fast"))) AOTITorchError aoti_torch_cpu_attention_cpu(
     AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value, AtenTensorHandle* mask,
     double scale, AtenTensorHandle* result) {
-  struct View {
-    void* data = nullptr;
-    int64_t* sizes = nullptr;
-    int64_t* strides = nullptr;
-    int32_t dtype = -1;
-    bool open(AtenTensorHandle tensor) {
-      return aoti_torch_get_data_ptr(tensor, &data) == AOTI_TORCH_SUCCESS &&
-          aoti_torch_get_sizes(tensor, &sizes) == AOTI_TORCH_SUCCESS &&
-          aoti_torch_get_strides(tensor, &strides) == AOTI_TORCH_SUCCESS &&
-          aoti_torch_get_dtype(tensor, &dtype) == AOTI_TORCH_SUCCESS;
-    }
-    // Of a number, and of a step along a dimension, in bytes.
-    int64_t size() const { return dtype == aoti_torch_dtype_float32() ? 4 : 2; }
-    int64_t step(int64_t dimension) const { return strides[dimension] * size(); }
-    bool is(int64_t batch, int64_t heads, int64_t rows, int64_t columns) const {
-      return sizes[0] == batch && sizes[1] == heads && sizes[2] == rows && sizes[3] == columns;
-    }
-    char* at(int64_t batch, int64_t head, int64_t row) const {
-      return static_cast<char*>(data) + batch * step(0) + head * step(1) + row * step(2);
-    }
-  };
-  struct Core {
-#if defined(__AVX512F__)
-    enum : int64_t { lanes = 16, columns = 4, keys = 8 };
-#else
-    enum : int64_t { lanes = 8, columns = 2, keys = 4 };
-#endif
+#include "vectors.h"
+  struct Core : Vectors {
     // Of a block of queries, in vectors; how many of its rows are multiplied with values at once.
-    enum : int64_t { most = 3, rows = 6 };
-    typedef float Vector __attribute__((vector_size(lanes * sizeof(float))));
-    typedef int32_t Whole __attribute__((vector_size(lanes * sizeof(float))));
-    typedef uint32_t Bits __attribute__((vector_size(lanes * sizeof(float))));
-    typedef uint16_t Halves __attribute__((vector_size(lanes * sizeof(uint16_t))));
-    static inline __attribute__((always_inline)) Vector load(const float* from) {
-      Vector loaded;
-      __builtin_memcpy(&loaded, from, sizeof(loaded));
-      return loaded;
-    }
-    static inline __attribute__((always_inline)) Bits load_halves(const char* from) {
-      Halves loaded;
-      __builtin_memcpy(&loaded, from, sizeof(loaded));
-      return __builtin_convertvector(loaded, Bits);
-    }
-    static inline __attribute__((always_inline)) void store(float* to, const Vector& from) {
-      __builtin_memcpy(to, &from, sizeof(from));
-    }
-    // The nearest bfloat16, the even one of two, in the lower half of each number's bits.
-    static inline __attribute__((always_inline)) Bits round(const Vector& of) {
-#if defined(__AVX512BF16__)
-      return (Bits)_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)of));
+    // Of values, how many vectors then; and of keys, how many with a block of queries.
+#if defined(__AVX512F__)
+    enum : int64_t { most = 3, rows = 6, columns = 4, keys = 8 };
 #else
-      const Bits bits = (Bits)of;
-      const Bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-      return (bits & 0x7fffffff) > 0x7f800000 ? (bits >> 16) | 64 : rounded;
+    enum : int64_t { most = 3, rows = 6, columns = 2, keys = 4 };
 #endif
-    }
     // sum + right * left, of which there is one for all of a vector; with `paired` both hold two.
     static inline __attribute__((always_inline)) Vector add_product(
         const Vector& sum, const Vector& right, const char* left, const bool paired) {
@@ -120,24 +73,6 @@ __attribute__((optimize("O3", "fp-contract=fast"))) AOTITorchError aoti_torch_cp
 #pragma GCC unroll 4
         for (int64_t v = 0; v < vectors; ++v)
           store(result + r * result_step + v * lanes, paired ? sums[r][v] * scale : sums[r][v]);
-    }
-    // e to the power of what isn't above 0, as 2^n e^r with Cephes' polynomial for the latter.
-    static inline __attribute__((always_inline)) Vector power(const Vector& of) {
-      const Vector least = Vector{} - 87.3365f;  // what is smaller has no normal number
-      const Vector x = of < least ? least : of;
-      const Vector round = Vector{} + 12582912.0f;  // 1.5 * 2^23, to which wholes alone are added
-      const Vector n = (x * 1.44269504f + round) - round;
-      const Vector r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-      Vector p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-      p = p * r + 8.3334519073e-3f;
-      p = p * r + 4.1665795894e-2f;
-      p = p * r + 1.6666665459e-1f;
-      p = p * r + 5.0000001201e-1f;
-      p = p * (r * r) + r + 1.0f;
-      const Whole exponent = (__builtin_convertvector(n, Whole) + 127) << 23;
-      Vector power;
-      __builtin_memcpy(&power, &exponent, sizeof(power));
-      return of < least ? Vector{} : p * power;
     }
     // Steps are of rows, and inside one, in bytes; `mask` may be null.
     struct Head {
@@ -261,12 +196,8 @@ __attribute__((optimize("O3", "fp-contract=fast"))) AOTITorchError aoti_torch_cp
             for (int64_t v = 0; v < given; ++v) {
               const Vector made = load(part + (x * columns + v) * lanes) * share[r + x];
               char* row = of.result + (r + x) * of.result_step;
-              if (paired) {
-                const Halves halves = __builtin_convertvector(round(made), Halves);
-                __builtin_memcpy(row + (d + v * lanes) * sizeof(uint16_t), &halves, sizeof(halves));
-              } else {
-                store(reinterpret_cast<float*>(row) + d + v * lanes, made);
-              }
+              const int64_t size = paired ? sizeof(uint16_t) : sizeof(float);
+              write(row + (d + v * lanes) * size, made, paired);
             }
           d += given * lanes;
         }

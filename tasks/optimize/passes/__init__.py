@@ -26,6 +26,7 @@ from handoff.tasks.optimize.passes.quantize_tables import QuantizeTables
 from handoff.tasks.optimize.passes.quantize_weights import QuantizeWeights
 from handoff.tasks.optimize.passes.reciprocal_root import ReciprocalRoot
 from handoff.tasks.optimize.passes.replace_operator import ReplaceOperator
+from handoff.tasks.optimize.passes.squeeze_excite import SqueezeExcite
 from handoff.tasks.optimize.passes.widen_conv1d import WidenConv1d
 
 PASSES: dict[str, type[Pass[Any]]] = {
@@ -46,6 +47,7 @@ PASSES: dict[str, type[Pass[Any]]] = {
         CpuAttention,
         CarryNan,
         WidenConv1d,
+        SqueezeExcite,
         ChannelsLast,
         PointwiseToLinear,
         QuantizeTables,

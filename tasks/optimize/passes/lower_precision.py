@@ -18,8 +18,10 @@ from handoff.tasks.optimize.passes.state import retype_state, state_name
 
 _ATEN = torch.ops.aten
 _OWN_ATTENTION = torch.ops.handoff.attention.default
+_OWN_GATES = torch.ops.handoff.squeeze_excite.default
+_OWN_LAYOUT = torch.ops.handoff.channels_last.default
 _REGIONS = {
-    "linear": {_ATEN.linear.default},
+    "linear": {_ATEN.linear.default, _OWN_GATES},
     "convolution": CONVOLUTIONS,
     "matmul": {_ATEN.matmul.default, _ATEN.bmm.default, _ATEN.mm.default, _ATEN.addmm.default},
     "attention": {_ATEN.scaled_dot_product_attention.default, _OWN_ATTENTION},
@@ -59,6 +61,7 @@ class LowerPrecision(Pass[ExportedProgram]):
         super().__init__(parameters)
         regions = [name.strip() for name in self.given["operators"].split(",")]
         self._dtype = _DTYPES[self.given["dtype"]]
+        self._is_bfloat16 = self._dtype is torch.bfloat16
         self._targets = {target for name in regions for target in _REGIONS.get(name, ())}
         self._propagates = _BETWEEN in regions
 
@@ -94,6 +97,9 @@ class LowerPrecision(Pass[ExportedProgram]):
     def _is_to_lower(self, node: torch.fx.Node) -> bool:
         if node.target not in self._targets:
             return False
+        # Our own functions compute in bfloat16 alone.
+        if node.target is _OWN_GATES and not self._is_bfloat16:
+            return False
         if node.target is _OWN_ATTENTION and not computes_attention_in(
             self._dtype, node.args[0].meta["val"].shape[-1]
         ):
@@ -107,6 +113,11 @@ class LowerPrecision(Pass[ExportedProgram]):
         """Return a node with the value of `source` in the lower precision."""
         if state_name(program, source) and set(source.users) <= calls:
             retype_state(program, source, self._dtype)
+            return source
+        if source.target is _OWN_LAYOUT and set(source.users) <= calls and self._is_bfloat16:
+            # It rounds as it moves.
+            source.args = (source.args[0], self._dtype)
+            source.meta["val"] = source.meta["val"].to(self._dtype)
             return source
         return self._cast(program, source, _last_placeholder(program, source))
 

@@ -1,0 +1,188 @@
+"""Compute squeeze-and-excite blocks by a function of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.fx
+from torch.export import ExportedProgram
+
+from handoff.tasks.optimize.kernels.squeeze_excite import FUNCTIONS, LEAST_CHANNELS
+from handoff.tasks.optimize.passes.base import NodePass
+from handoff.tasks.optimize.passes.purity import last_writes
+from handoff.tasks.optimize.passes.state import (
+    add_buffer,
+    add_call,
+    arguments_of,
+    copy_metadata,
+    drop_unused_state,
+    replace_node,
+    state_name,
+)
+
+_ATEN = torch.ops.aten
+_OPERATOR = torch.ops.handoff.squeeze_excite.default
+# What gives the same numbers in the same order another shape.
+_SHAPES = {
+    _ATEN.flatten.using_ints, _ATEN.unsqueeze.default, _ATEN.squeeze.dim, _ATEN.squeeze.dims,
+    _ATEN.view.default, _ATEN.reshape.default,
+}  # fmt: skip
+_LAYERS = (_ATEN.linear.default,)
+_MEANS = (_ATEN.adaptive_avg_pool2d.default, _ATEN.mean.dim)
+_DTYPES = (torch.float32, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A block's parts, as the operator takes them; `excite` isn't transposed yet."""
+
+    image: torch.fx.Node
+    squeeze: torch.fx.Node
+    squeeze_bias: torch.fx.Node | None
+    excite: torch.fx.Node
+    excite_bias: torch.fx.Node | None
+    activation: int
+    gate: int
+
+
+class SqueezeExcite(NodePass[ExportedProgram]):
+    """Call a function of our own for a squeeze-and-excite block.
+
+    Before: `y = x * gate(linear(act(linear(x.mean((2, 3)), S, s)), E, e))[:, :, None, None]`.
+    After: `y = handoff.squeeze_excite(x, S, s, E.T, e, act, gate)`, which on the CPU becomes a C++
+    function inside the package: its layers are so small that calling oneDNN for each takes longer
+    than they do. On CUDA it is the same operators as before.
+
+    Conditions: float32 or bfloat16, two dimensions, 16 channels at least, activations among relu,
+    silu, hardswish, sigmoid and hardsigmoid, weights of the program's own, and nothing else that
+    uses what is between, or writes to it. It belongs behind `convolution-to-linear`, and to
+    `channels-last`, since the function gives its result so.
+    """
+
+    name: ClassVar[str] = "squeeze-excite"
+    level: ClassVar[Literal["fx", "aten"]] = "aten"
+
+    def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
+        """Return the products of an image with its gates."""
+        writes = last_writes(program.graph)
+        products = program.graph.find_nodes(op="call_function", target=_ATEN.mul.Tensor)
+        return [node for node in products if _find_block(program, node, writes)]
+
+    def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
+        """Replace one."""
+        block = _find_block(program, node, last_writes(program.graph))
+        assert block is not None
+        squeeze = _add_matrix(program, block.squeeze, "rows", is_transposed=False)
+        excite = _add_matrix(program, block.excite, "columns", is_transposed=True)
+        graph = node.graph
+        with graph.inserting_before(node):
+            result = add_call(
+                graph, _OPERATOR,
+                (block.image, squeeze, block.squeeze_bias, excite, block.excite_bias,
+                 block.activation, block.gate),
+            )  # fmt: skip
+        copy_metadata(result, node)
+        replace_node(program, node, result)
+
+    def clean_up(self, program: ExportedProgram) -> None:
+        """Drop what only the blocks used."""
+        program.graph.eliminate_dead_code()
+        drop_unused_state(program)
+
+
+def _find_block(
+    program: ExportedProgram, product: torch.fx.Node, writes: dict[torch.fx.Node, torch.fx.Node]
+) -> _Block | None:
+    """Return the block that ends in a product; None if it is of something else."""
+    left, right = product.args
+    if not isinstance(left, torch.fx.Node) or not isinstance(right, torch.fx.Node):
+        return None
+    return _match(program, left, right, writes) or _match(program, right, left, writes)
+
+
+def _match(
+    program: ExportedProgram,
+    image: torch.fx.Node,
+    gates: torch.fx.Node,
+    writes: dict[torch.fx.Node, torch.fx.Node],
+) -> _Block | None:
+    value, inside = image.meta["val"], list[torch.fx.Node]()
+    calls: list[torch.fx.Node] = []
+    node: object = gates
+    for targets in (FUNCTIONS, _LAYERS, FUNCTIONS, _LAYERS, _MEANS):
+        if (call := _enter(node, targets, inside)) is None:
+            return None
+        calls.append(call)
+        node = call.args[0]
+    gate, second, activation, first, means = calls
+    squeeze, excite = arguments_of(first), arguments_of(second)
+    parts = [squeeze["weight"], squeeze["bias"], excite["weight"], excite["bias"]]
+    tensors = [one for one in parts if one is not None]
+    fits = (
+        node is image and value.dim() == 4 and _is_over_points(means)
+        and tuple(gates.meta["val"].shape) == (*value.shape[:2], 1, 1)
+        and isinstance(value.shape[1], int) and value.shape[1] >= LEAST_CHANNELS
+        and squeeze["input"].meta["val"].dim() == 2 and excite["input"].meta["val"].dim() == 2
+        and value.dtype in _DTYPES
+        and all(one.meta["val"].dtype is value.dtype for one in tensors)
+        and all(state_name(program, _skip_shapes(one)) for one in tensors)
+        and writes.keys().isdisjoint([*inside, *map(_skip_shapes, tensors)])
+        # Whoever writes to the image later changes what the product sees, and not the means.
+        and not (image in writes and image < writes[image])
+    )  # fmt: skip
+    if not fits:
+        return None
+    return _Block(
+        image, parts[0], parts[1], parts[2], parts[3],
+        FUNCTIONS.index(activation.target), FUNCTIONS.index(gate.target),
+    )  # fmt: skip
+
+
+def _enter(
+    node: object, targets: Collection[object], inside: list[torch.fx.Node]
+) -> torch.fx.Node | None:
+    """Return the call of one of `targets` whose result `node` is in whatever shape, if it is one.
+
+    What lies on the way is added to `inside`, and has no other user.
+    """
+    while isinstance(node, torch.fx.Node) and len(node.users) == 1:
+        inside.append(node)
+        if node.target in targets:
+            return node
+        if node.target not in _SHAPES:
+            break
+        node = node.args[0]
+    return None
+
+
+def _skip_shapes(node: torch.fx.Node) -> torch.fx.Node:
+    while node.target in _SHAPES:
+        inner = node.args[0]
+        assert isinstance(inner, torch.fx.Node)
+        node = inner
+    return node
+
+
+def _add_matrix(
+    program: ExportedProgram, weight: torch.fx.Node, hint: str, *, is_transposed: bool
+) -> torch.fx.Node:
+    """Keep a layer's weights as the function reads them, and return their placeholder."""
+    state = _skip_shapes(weight)
+    matrix = program.state_dict[state_name(program, state)].detach()
+    matrix = matrix.reshape(weight.meta["val"].shape)
+    # By the placeholder's name, which is one in code, too.
+    return add_buffer(
+        program, f"{state.name}_{hint}", (matrix.t() if is_transposed else matrix).contiguous()
+    )
+
+
+def _is_over_points(means: torch.fx.Node) -> bool:
+    """Return whether an average is that of all of an image's points."""
+    if means.target is _ATEN.mean.dim:
+        arguments = arguments_of(means)
+        axes = arguments["dim"] or ()
+        return arguments["dtype"] is None and sorted(axis % 4 for axis in axes) == [2, 3]
+    return all(size == 1 for size in means.args[1])
