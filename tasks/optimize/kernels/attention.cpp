@@ -10,13 +10,12 @@ __attribute__((optimize("O3", "fp-contract=fast"))) AOTITorchError aoti_torch_cp
     double scale, AtenTensorHandle* result) {
 #include "vectors.h"
   struct Core : Vectors {
-    // Of a block of queries, in vectors; how many of its rows are multiplied with values at once.
-    // Of values, how many vectors then; and of keys, how many with a block of queries.
-#if defined(__AVX512F__)
-    enum : int64_t { most = 3, rows = 6, columns = 4, keys = 8 };
-#else
-    enum : int64_t { most = 3, rows = 6, columns = 2, keys = 4 };
-#endif
+    // Of a block of queries, in vectors; how many of its rows are multiplied with values at once,
+    // and with how many vectors of those; and how many keys with a block of queries. Registers hold
+    // as much.
+    enum : int64_t {
+      lanes = Vectors::lanes, most = 3, rows = 6, columns = lanes / 4, keys = lanes / 2
+    };
     // sum + right * left, of which there is one for all of a vector; with `paired` both hold two.
     static inline __attribute__((always_inline)) Vector add_product(
         const Vector& sum, const Vector& right, const char* left, const bool paired) {

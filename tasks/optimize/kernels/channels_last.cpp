@@ -6,7 +6,7 @@ __attribute__((optimize("O3"))) AOTITorchError aoti_torch_cpu_channels_last_cpu(
     AtenTensorHandle image, int64_t half, AtenTensorHandle* result) {
 #include "vectors.h"
   struct Core : Vectors {
-    enum : int64_t { most = 4 };
+    enum : int64_t { lanes = Vectors::lanes, most = 4 };
     // Of which place of the two vectors each number of vector `r` comes, once channel `c` joins.
     struct Moves {
       Whole from[most][most];

@@ -10,7 +10,7 @@ aoti_torch_cpu_squeeze_excite_cpu(
 #include "vectors.h"
   struct Core : Vectors {
     // Vectors of channels that are summed at once, and images that share a layer's weights.
-    enum : int64_t { wide = 4, together = 4 };
+    enum : int64_t { lanes = Vectors::lanes, wide = 4, together = 4 };
     // NaN stays NaN in each.
     static inline __attribute__((always_inline)) Vector sigmoid(const Vector& x) {
       const Vector small = power(x < 0.0f ? x : -x), whole = 1.0f / (small + 1.0f);
@@ -59,7 +59,7 @@ aoti_torch_cpu_squeeze_excite_cpu(
       for (int64_t p = 0; p < points; ++p)
         // The last vector overlaps, where the channels are no multiple.
         for (int64_t c = 0; c < channels; c += lanes) {
-          const int64_t first = (c < last ? c : last);
+          const int64_t first = c < last ? c : last;
           const Vector scaled =
               read(from + p * from_step + first * size, half) * load(gates + first);
           write(to + (p * channels + first) * size, scaled, half);

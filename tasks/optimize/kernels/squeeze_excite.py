@@ -32,7 +32,8 @@ def composition(
     means = image.mean((2, 3))
     hidden = FUNCTIONS[activation](_ATEN.linear.default(means, squeeze, squeeze_bias))
     gates = FUNCTIONS[gate](_ATEN.linear.default(hidden, excite.t(), excite_bias))
-    return image * gates[:, :, None, None]
+    scaled: Tensor = image * gates[:, :, None, None]
+    return scaled
 
 
 @torch.library.custom_op("handoff::squeeze_excite_cpu", mutates_args=(), device_types="cpu")

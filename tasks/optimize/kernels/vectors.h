@@ -14,6 +14,7 @@
     // Of a number, and of a step along a dimension, in bytes.
     int64_t size() const { return dtype == aoti_torch_dtype_float32() ? 4 : 2; }
     int64_t step(int64_t dimension) const { return strides[dimension] * size(); }
+    // Whether its sizes are these, and where a row of its first dimension or its first three begins.
     bool is(int64_t a, int64_t b, int64_t c, int64_t d) const {
       return sizes[0] == a && sizes[1] == b && sizes[2] == c && sizes[3] == d;
     }

@@ -100,8 +100,9 @@ class LowerPrecision(Pass[ExportedProgram]):
         # Our own functions compute in bfloat16 alone.
         if node.target is _OWN_GATES and not self._is_bfloat16:
             return False
+        query = node.all_input_nodes[0].meta["val"]
         if node.target is _OWN_ATTENTION and not computes_attention_in(
-            self._dtype, node.args[0].meta["val"].shape[-1]
+            self._dtype, query.shape[-1]
         ):
             return False
         inputs = [one for one in _inputs_to_lower(node) if _is_floating(one)]

@@ -25,6 +25,12 @@ from handoff.tasks.optimize.passes.state import (
 
 _ATEN = torch.ops.aten
 _OPERATOR = torch.ops.handoff.squeeze_excite.default
+_PLACES: dict[object, int] = {
+    getattr(_ATEN, name).default: place
+    for place, target in enumerate(FUNCTIONS)
+    # What is between the layers may be overwritten: nothing else sees it.
+    for name in (target.overloadpacket.__name__, f"{target.overloadpacket.__name__}_")
+}
 # What gives the same numbers in the same order another shape.
 _SHAPES = {
     _ATEN.flatten.using_ints, _ATEN.unsqueeze.default, _ATEN.squeeze.dim, _ATEN.squeeze.dims,
@@ -46,6 +52,8 @@ class _Block:
     excite_bias: torch.fx.Node | None
     activation: int
     gate: int
+    inside: tuple[torch.fx.Node, ...]
+    """What the operator does instead, from the back."""
 
 
 class SqueezeExcite(NodePass[ExportedProgram]):
@@ -75,8 +83,8 @@ class SqueezeExcite(NodePass[ExportedProgram]):
         """Replace one."""
         block = _find_block(program, node, last_writes(program.graph))
         assert block is not None
-        squeeze = _add_matrix(program, block.squeeze, "rows", is_transposed=False)
-        excite = _add_matrix(program, block.excite, "columns", is_transposed=True)
+        squeeze = self._add_matrix(program, block.squeeze, "rows")
+        excite = self._add_matrix(program, block.excite, "columns")
         graph = node.graph
         with graph.inserting_before(node):
             result = add_call(
@@ -86,9 +94,30 @@ class SqueezeExcite(NodePass[ExportedProgram]):
             )  # fmt: skip
         copy_metadata(result, node)
         replace_node(program, node, result)
+        for one in block.inside:
+            graph.erase_node(one)
+
+    def call(self, program: ExportedProgram) -> bool:
+        """Replace them all; blocks that share weights go on sharing them."""
+        self._matrices: dict[tuple[str, str], torch.fx.Node] = {}
+        return super().call(program)
+
+    def _add_matrix(
+        self, program: ExportedProgram, weight: torch.fx.Node, hint: Literal["rows", "columns"]
+    ) -> torch.fx.Node:
+        """Keep a layer's weights as the function reads them, and return their placeholder."""
+        state = _skip_shapes(weight)
+        if (state.name, hint) not in self._matrices:
+            matrix = program.state_dict[state_name(program, state)].detach()
+            matrix = matrix.reshape(weight.meta["val"].shape)
+            matrix = (matrix.t() if hint == "columns" else matrix).contiguous()
+            # By the placeholder's name, which is one in code, too.
+            added = add_buffer(program, f"{state.name}_{hint}", matrix)
+            self._matrices[state.name, hint] = added
+        return self._matrices[state.name, hint]
 
     def clean_up(self, program: ExportedProgram) -> None:
-        """Drop what only the blocks used."""
+        """Drop the weights as the blocks had them."""
         program.graph.eliminate_dead_code()
         drop_unused_state(program)
 
@@ -97,9 +126,10 @@ def _find_block(
     program: ExportedProgram, product: torch.fx.Node, writes: dict[torch.fx.Node, torch.fx.Node]
 ) -> _Block | None:
     """Return the block that ends in a product; None if it is of something else."""
-    left, right = product.args
-    if not isinstance(left, torch.fx.Node) or not isinstance(right, torch.fx.Node):
+    factors = product.all_input_nodes
+    if len(factors) != 2:
         return None
+    left, right = factors
     return _match(program, left, right, writes) or _match(program, right, left, writes)
 
 
@@ -112,7 +142,7 @@ def _match(
     value, inside = image.meta["val"], list[torch.fx.Node]()
     calls: list[torch.fx.Node] = []
     node: object = gates
-    for targets in (FUNCTIONS, _LAYERS, FUNCTIONS, _LAYERS, _MEANS):
+    for targets in (_PLACES, _LAYERS, _PLACES, _LAYERS, _MEANS):
         if (call := _enter(node, targets, inside)) is None:
             return None
         calls.append(call)
@@ -129,7 +159,8 @@ def _match(
         and value.dtype in _DTYPES
         and all(one.meta["val"].dtype is value.dtype for one in tensors)
         and all(state_name(program, _skip_shapes(one)) for one in tensors)
-        and writes.keys().isdisjoint([*inside, *map(_skip_shapes, tensors)])
+        and writes.keys().isdisjoint(map(_skip_shapes, tensors))
+        and all(writes.get(one, one) in inside for one in inside)
         # Whoever writes to the image later changes what the product sees, and not the means.
         and not (image in writes and image < writes[image])
     )  # fmt: skip
@@ -137,7 +168,7 @@ def _match(
         return None
     return _Block(
         image, parts[0], parts[1], parts[2], parts[3],
-        FUNCTIONS.index(activation.target), FUNCTIONS.index(gate.target),
+        _PLACES[activation.target], _PLACES[gate.target], tuple(inside),
     )  # fmt: skip
 
 
@@ -166,23 +197,10 @@ def _skip_shapes(node: torch.fx.Node) -> torch.fx.Node:
     return node
 
 
-def _add_matrix(
-    program: ExportedProgram, weight: torch.fx.Node, hint: str, *, is_transposed: bool
-) -> torch.fx.Node:
-    """Keep a layer's weights as the function reads them, and return their placeholder."""
-    state = _skip_shapes(weight)
-    matrix = program.state_dict[state_name(program, state)].detach()
-    matrix = matrix.reshape(weight.meta["val"].shape)
-    # By the placeholder's name, which is one in code, too.
-    return add_buffer(
-        program, f"{state.name}_{hint}", (matrix.t() if is_transposed else matrix).contiguous()
-    )
-
-
 def _is_over_points(means: torch.fx.Node) -> bool:
     """Return whether an average is that of all of an image's points."""
     if means.target is _ATEN.mean.dim:
         arguments = arguments_of(means)
         axes = arguments["dim"] or ()
         return arguments["dtype"] is None and sorted(axis % 4 for axis in axes) == [2, 3]
-    return all(size == 1 for size in means.args[1])
+    return all(size == 1 for size in arguments_of(means)["output_size"])

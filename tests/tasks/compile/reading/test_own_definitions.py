@@ -11,10 +11,14 @@ from handoff.artifacts.errors import BlessingRefused
 from handoff.tasks.compile.reading.literals import read_cpp
 from handoff.tasks.optimize import kernels
 from handoff.tasks.optimize.kernels import add_cpu_function
+from handoff.tasks.optimize.passes.base import apply_pass
+from handoff.tasks.optimize.passes.channels_last import ChannelsLast
 from handoff.tasks.optimize.passes.cpu_attention import CpuAttention
 from handoff.tasks.optimize.passes.pool_with_attention import PoolWithAttention
+from handoff.tasks.optimize.passes.squeeze_excite import SqueezeExcite
 from tests.tasks.compile.generated import generate
 from tests.tasks.optimize.passes.exporting import apply
+from tests.tasks.optimize.passes.test_lower_precision import Gated
 from tests.tasks.optimize.passes.test_pool_with_attention import Pooled, example
 
 
@@ -31,13 +35,22 @@ def attended() -> ExportedProgram:
     return apply(CpuAttention({}), Attends().eval(), torch.randn(5, 4, 8, 16))[1]
 
 
+def gated() -> ExportedProgram:
+    program = apply(SqueezeExcite({}), Gated().eval(), torch.randn(5, 3, 8, 8))[1]
+    assert apply_pass(ChannelsLast({}), program)
+    return program
+
+
 @pytest.mark.compile
-@pytest.mark.parametrize("program", [pooled, attended], ids=["pooling", "attention"])
+@pytest.mark.parametrize(
+    "program", [pooled, attended, gated], ids=["pooling", "attention", "gates and pictures"]
+)
 def test_packages_may_hold_our_operators_and_nothing_that_looks_like_them(program: object) -> None:
     assert callable(program)
     wrapper, code = generate(program())
     whole = wrapper + code
-    assert any(name in whole for name in ("attention_pooling_cpu", "attention_cpu"))
+    own = ("attention_pooling_cpu", "attention_cpu", "squeeze_excite_cpu", "channels_last_cpu")
+    assert any(name in whole for name in own)
     read_cpp(wrapper)
     read_cpp(code)
     assert "bool open(" in wrapper

@@ -9,12 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from handoff.artifacts.recipe.target import CpuTarget, Isa, host_cpu_flags
 from handoff.tasks.compile.packages import extract_library
 from handoff.tasks.compile.reading.instructions import find_instruction_sets
-from handoff.tasks.optimize.kernels import compiler_options
 from handoff.tasks.verify.loading import open_package
-from tests.tasks.compile.torch_compilation import compile_as_torch_does
+from tests.tasks.optimize.kernels.levels import LEVELS, compile_for_level
 
 pytestmark = pytest.mark.compile
 HEADS = 3
@@ -117,20 +115,13 @@ def draw_all(batch: int) -> list[tuple[Tensor, ...]]:
     return [*(draw(batch, *sizes) for sizes, _, _ in SIZES), *others]
 
 
-@pytest.fixture(scope="module", params=["avx512-bf16", "avx512", "avx2"])
+@pytest.fixture(scope="module", params=LEVELS)
 def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All cases in a package for a level."""
-    isa: Isa = request.param
-    target = CpuTarget(isa)
-    if not target.cpu_flags <= host_cpu_flags():
-        pytest.skip(f"this machine has no {isa}")
     batch, example = torch.export.Dim("batch", min=1, max=64), draw_all(6)
-    folder = tmp_path_factory.mktemp("package") / isa
-    with torch.no_grad():
-        program = torch.export.export(
-            All(is_own=True), (example,), dynamic_shapes=([({0: batch},) * 3] * len(example),)
-        )
-    return compile_as_torch_does(program, folder, compiler_options(program), target=target)
+    shapes = ([({0: batch},) * 3] * len(example),)
+    folder = tmp_path_factory.mktemp("package")
+    return compile_for_level(request.param, All(is_own=True), (example,), shapes, folder)
 
 
 def test_a_package_for_a_level_holds_its_instructions(package: Path, tmp_path: Path) -> None:

@@ -35,6 +35,14 @@ def test_weights_and_images_change_their_layout_and_outputs_keep_theirs() -> Non
     assert count(program, _ATEN.view.default) == 0
 
 
+def test_pictures_of_a_few_channels_are_rearranged_by_our_own_function() -> None:
+    for channels, number in ((2, 1), (4, 1), (5, 0)):
+        picture = torch.randn(6, channels, 9, 9)
+        modified, program = apply(ChannelsLast({}), nn.Conv2d(channels, 8, 3), picture)
+        assert modified
+        assert count(program, torch.ops.handoff.channels_last.default) == number
+
+
 def test_a_model_that_is_laid_out_so_is_left_as_it_is() -> None:
     image = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).to(memory_format=torch.channels_last)
     assert not apply(ChannelsLast({}), image, X)[0]

@@ -15,7 +15,10 @@ from handoff.artifacts.recipe.tolerance import Tolerance
 from handoff.tasks.optimize import step as optimize
 from handoff.tasks.optimize.messages import OptimizeJob
 from handoff.tasks.optimize.passes.base import apply_pass
+from handoff.tasks.optimize.passes.channels_last import ChannelsLast
+from handoff.tasks.optimize.passes.cpu_attention import CpuAttention
 from handoff.tasks.optimize.passes.lower_precision import LowerPrecision
+from handoff.tasks.optimize.passes.squeeze_excite import SqueezeExcite
 from tests.tasks.deliveries import write_delivery
 from tests.tasks.optimize.passes.exporting import count, export
 
@@ -126,3 +129,61 @@ def test_attention_is_lowered_whatever_kind_its_mask_is() -> None:
         with torch.no_grad():
             got, want = program.module()(query, keys, mask), Attending()(query, keys, mask)
         torch.testing.assert_close(got, want, rtol=3e-2, atol=3e-2)
+
+
+@pytest.mark.parametrize("is_lowered_first", [False, True])
+def test_our_own_attention_is_lowered_and_its_mask_is_not(is_lowered_first: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query, keys = (torch.randn(6, 2, 5, 16, generator=generator) for _ in range(2))
+    # As published encoders write it: a row of padding may look at nothing, or evenly at all.
+    there = torch.rand(6, 1, 5, 5, generator=generator) > 0.3
+    there[:, :, 2] = False
+    mask = torch.zeros(there.shape).masked_fill(~there, torch.finfo(torch.float32).min)
+    program = export(Attending(), query, keys, mask)
+    lowering = LowerPrecision({"dtype": "bfloat16", "operators": "attention"})
+    passes = [lowering, CpuAttention({})] if is_lowered_first else [CpuAttention({}), lowering]
+    for chosen in passes:
+        assert apply_pass(chosen, program)
+    (call,) = program.graph.find_nodes(
+        op="call_function", target=torch.ops.handoff.attention.default
+    )
+    assert call.meta["val"].dtype is torch.bfloat16
+    if is_lowered_first:
+        return  # torch's own attention wants a mask of the others' dtype, which is rounded then
+    assert call.args[3].meta["val"].dtype is torch.float32
+    with torch.no_grad():
+        got, want = program.module()(query, keys, mask), Attending()(query, keys, mask)
+    torch.testing.assert_close(got, want, rtol=3e-2, atol=3e-2)
+
+
+class Gated(nn.Module):
+    """A picture, a convolution, and a squeeze-and-excite block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.first, self.second = nn.Conv2d(3, 16, 3), nn.Linear(16, 4), nn.Linear(4, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        image = self.conv(x)
+        gates = self.second(self.first(image.mean((2, 3))).relu()).sigmoid()
+        return image * gates[:, :, None, None]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_our_own_functions_round_where_they_have_the_precision(dtype: torch.dtype) -> None:
+    program = export(Gated(), X)
+    name = str(dtype).removeprefix("torch.")
+    lowering = LowerPrecision({**PARAMETERS, "dtype": name})
+    for chosen in (SqueezeExcite({}), ChannelsLast({}), lowering):
+        assert apply_pass(chosen, program)
+    layout, gates = (
+        program.graph.find_nodes(op="call_function", target=target)[0]
+        for target in (
+            torch.ops.handoff.channels_last.default, torch.ops.handoff.squeeze_excite.default
+        )
+    )  # fmt: skip
+    own = dtype if dtype is torch.bfloat16 else torch.float32
+    assert (layout.meta["val"].dtype, gates.meta["val"].dtype) == (own, own)
+    with torch.no_grad():
+        torch.testing.assert_close(program.module()(X), Gated()(X), rtol=3e-2, atol=3e-2)
