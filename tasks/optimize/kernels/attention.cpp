@@ -113,13 +113,60 @@ __attribute__((optimize("O3", "fp-contract=fast"))) AOTITorchError aoti_torch_cp
           multiply(depth, of.key + j * of.key_step, of.key_step, key_depth, turned, block,
                    score + j * block, block, 1, vectors, paired, of.scale);
       }
-      if (of.mask) {
-        for (int64_t j = 0; j < of.length; ++j)
-          for (int64_t r = 0; r < count; ++r) {
-            float one;
-            __builtin_memcpy(&one, of.mask + r * of.mask_step + j * of.mask_depth, sizeof(one));
-            score[j * block + r] += one;
+      if (of.mask) add_mask(of, count, score, vectors);
+    }
+    // A mask that is the same for all queries is added as it is, another is turned first, as many
+    // keys at once as a vector has numbers.
+    static inline __attribute__((always_inline)) void add_mask(
+        const Head& of, int64_t count, float* __restrict score, const int64_t vectors) {
+      const int64_t block = vectors * lanes;
+      int64_t j = 0;
+      if (of.mask_step == 0) {
+        for (; j < of.length; ++j) {
+          float one;
+          __builtin_memcpy(&one, of.mask + j * of.mask_depth, sizeof(one));
+          for (int64_t v = 0; v < vectors; ++v)
+            store(score + j * block + v * lanes, load(score + j * block + v * lanes) + one);
+        }
+      } else if (of.mask_depth == sizeof(float)) {
+        for (; j + lanes <= of.length; j += lanes)
+          for (int64_t v = 0; v < vectors; ++v) {
+            Vector square[lanes];
+            for (int64_t r = 0; r < lanes; ++r)
+              square[r] = v * lanes + r < count
+                  ? read(of.mask + (v * lanes + r) * of.mask_step + j * sizeof(float), false)
+                  : Vector{};
+            turn(square);
+            for (int64_t l = 0; l < lanes; ++l) {
+              float* at = score + (j + l) * block + v * lanes;
+              store(at, load(at) + square[l]);
+            }
           }
+      }
+      for (; j < of.length; ++j)
+        for (int64_t r = 0; r < count; ++r) {
+          float one;
+          __builtin_memcpy(&one, of.mask + r * of.mask_step + j * of.mask_depth, sizeof(one));
+          score[j * block + r] += one;
+        }
+    }
+    // Rows become columns: blocks of ever twice the side change places with those across.
+    static inline __attribute__((always_inline)) void turn(Vector* __restrict square) {
+#pragma GCC unroll 4
+      for (int64_t side = 1; side < lanes; side *= 2) {
+        Whole low, high;
+#pragma GCC unroll 16
+        for (int64_t l = 0; l < lanes; ++l) {
+          low[l] = l & side ? lanes + l - side : l;
+          high[l] = l & side ? lanes + l : l + side;
+        }
+#pragma GCC unroll 16
+        for (int64_t r = 0; r < lanes; ++r) {
+          if (r & side) continue;
+          const Vector above = square[r], below = square[r + side];
+          square[r] = __builtin_shuffle(above, below, low);
+          square[r + side] = __builtin_shuffle(above, below, high);
+        }
       }
     }
     // Make weights of the scores, which `share` makes a sum of 1 of; with `paired`, those of two

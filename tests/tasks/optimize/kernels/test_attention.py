@@ -44,7 +44,8 @@ class Attention(nn.Module):
 def draw(batch: int, length: int, keys: int, depth: int) -> tuple[Tensor, Tensor, Tensor]:
     source = torch.Generator().manual_seed(batch + length)
     x, others = (torch.randn(batch, n, HEADS * depth, generator=source) for n in (length, keys))
-    mask = torch.randn(batch, 1, length, keys, generator=source)
+    # Of one length all queries have the same mask, as published encoders give it.
+    mask = torch.randn(batch, 1, 1 if length == 5 else length, keys, generator=source)
     mask[:, :, -1] = -torch.inf
     return x, others, mask
 
@@ -80,6 +81,8 @@ SIZES = [
         ((68, 30, 16), False),  # two vectors of queries behind a whole block
         ((9, 130, 80), True),  # columns beyond those that registers hold at once
         ((3, 2, 16), True),  # fewer keys than are multiplied at once
+        ((50, 37, 32), True),  # a mask's keys in squares, and those beyond them
+        ((5, 20, 16), True),  # a mask that all queries share
     )
 ]
 
