@@ -25,8 +25,9 @@ def _attention_cpu(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
 ) -> Tensor:
     # Torch's takes a mask of the others' dtype; in bfloat16 it would round what is to be added.
-    wide = [one.float() for one in (query, key, value)]
-    attended: Tensor = _ATTENTION(*wide, mask, scale=scale)
+    wide = torch.promote_types(query.dtype, torch.float32)
+    parts = [one.to(wide) for one in (query, key, value)]
+    attended: Tensor = _ATTENTION(*parts, mask, scale=scale)
     return attended.to(query.dtype).transpose(1, 2).contiguous().transpose(1, 2)
 
 
@@ -55,7 +56,8 @@ def attention(
         attended: Tensor = _ATTENTION(query, key, value, mask, scale=scale)
         return attended
     if mask is not None:
-        mask = mask.float().expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+        mask = mask.to(torch.promote_types(query.dtype, torch.float32))
+        mask = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     if query.dtype is torch.bfloat16:
         query = query if query.stride(-1) == 1 else query.contiguous()
         key = key if key.stride(-1) == 1 else key.contiguous()

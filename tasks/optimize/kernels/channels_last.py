@@ -30,13 +30,13 @@ def _fake_channels_last_cpu(image: Tensor, half: int) -> Tensor:
 
 
 @torch.library.triton_op("handoff::channels_last", mutates_args=())
-def channels_last(image: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a copy of `image` `[N, C, H, W]`, float32, in `dtype`, with its channels last.
+def channels_last(image: Tensor, half: bool) -> Tensor:
+    """Return a copy of `image` `[N, C, H, W]` with its channels last; in bfloat16 if `half`.
 
-    C is 2 to 4, and `dtype` float32 or bfloat16. Compilers see this body: on CUDA torch's own
-    conversions, else the operator that stands for the C++ function.
+    It is float32, and C is 2 to 4. Compilers see this body: on CUDA torch's own conversions, else
+    the operator that stands for the C++ function.
     """
     if image.is_cuda:
-        return image.to(dtype).clone(memory_format=_LAST)
-    result: Tensor = _channels_last_cpu(image.contiguous(), int(dtype is torch.bfloat16))
+        return (image.bfloat16() if half else image).clone(memory_format=_LAST)
+    result: Tensor = _channels_last_cpu(image.contiguous(), int(half))
     return result

@@ -60,7 +60,7 @@ class ChannelsLast(LayoutPass):
         assert isinstance(image, torch.fx.Node)
         if _is_picture(image):
             with node.graph.inserting_before(node):
-                copied = add_call(node.graph, _OPERATOR, (image, torch.float32))
+                copied = add_call(node.graph, _OPERATOR, (image, False))
             node.replace_input_with(image, copied)
         else:
             change_layout(node, image, _LAST)

@@ -117,7 +117,7 @@ class LowerPrecision(Pass[ExportedProgram]):
             return source
         if source.target is _OWN_LAYOUT and set(source.users) <= calls and self._is_bfloat16:
             # It rounds as it moves.
-            source.args = (source.args[0], self._dtype)
+            source.args = (source.args[0], True)
             source.meta["val"] = source.meta["val"].to(self._dtype)
             return source
         return self._cast(program, source, _last_placeholder(program, source))

@@ -172,3 +172,9 @@ def test_eager_is_torchs_attention_with_the_heads_of_a_place_beside_each_other()
     query = torch.randn(2, HEADS, 5, 16)
     made = torch.ops.handoff.attention(query, query, query, None, 0.25)
     assert made.transpose(1, 2).is_contiguous()
+
+
+def test_eager_keeps_the_precision_that_passes_are_compared_in() -> None:
+    query, mask = torch.randn(2, HEADS, 5, 16, dtype=torch.float64), torch.randn(5, 5).double()
+    got = torch.ops.handoff.attention(query, query, query, mask, 0.25)
+    assert torch.equal(got, scaled_dot_product_attention(query, query, query, mask, scale=0.25))

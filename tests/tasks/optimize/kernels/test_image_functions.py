@@ -28,7 +28,7 @@ class Pictures(nn.Module):
 
     def forward(self, pictures: list[Tensor]) -> list[Tensor]:
         return [
-            torch.ops.handoff.channels_last(picture, dtype)
+            torch.ops.handoff.channels_last(picture, dtype is torch.bfloat16)
             for picture in pictures
             for dtype in DTYPES
         ]
@@ -165,7 +165,10 @@ def test_eager_is_torchs_own() -> None:
         assert got.is_contiguous(memory_format=LAST)
     picture = torch.randn(2, 3, 5, 7)
     for dtype in DTYPES:
-        got = torch.ops.handoff.channels_last(picture, dtype)
+        got = torch.ops.handoff.channels_last(picture, dtype is torch.bfloat16)
         assert torch.equal(got, picture.to(dtype))
         assert got.is_contiguous(memory_format=LAST)
+    # What passes are compared in keeps its precision.
+    wide = torch.randn(2, 3, 5, 7, dtype=torch.float64)
+    assert torch.equal(torch.ops.handoff.channels_last(wide, half=False), wide)
     assert len(FUNCTIONS) == len(_ACTIVATIONS) + len(_GATES)
