@@ -33,7 +33,7 @@ DEFAULT_PASSES = tuple(
     for name in (
         "drop-inference-noops", "eliminate-dead-code", "fold-constants", "common-subexpressions",
         "fold-batch-norm", "fold-leading-batch-norm", "convolution-to-linear",
-        "contiguous-linear", "reciprocal-root",
+        "contiguous-linear", "reciprocal-root", "tanh-gelu",
     )
 )  # fmt: skip
 

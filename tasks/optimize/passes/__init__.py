@@ -27,6 +27,7 @@ from handoff.tasks.optimize.passes.quantize_weights import QuantizeWeights
 from handoff.tasks.optimize.passes.reciprocal_root import ReciprocalRoot
 from handoff.tasks.optimize.passes.replace_operator import ReplaceOperator
 from handoff.tasks.optimize.passes.squeeze_excite import SqueezeExcite
+from handoff.tasks.optimize.passes.tanh_gelu import TanhGelu
 from handoff.tasks.optimize.passes.widen_conv1d import WidenConv1d
 
 PASSES: dict[str, type[Pass[Any]]] = {
@@ -42,6 +43,7 @@ PASSES: dict[str, type[Pass[Any]]] = {
         ConvolutionToLinear,
         ContiguousLinear,
         ReciprocalRoot,
+        TanhGelu,
         PruneLowInfluence,
         PoolWithAttention,
         CpuAttention,

@@ -32,6 +32,8 @@ class PatternPass(Pass[ExportedProgram]):
 
     pattern: ClassVar[Callable[..., Any]]
     operator: ClassVar[torch._ops.OpOverload]
+    # What the operator is given besides.
+    constants: ClassVar[Mapping[str, Any]] = {}
 
     def fits(self, given: Mapping[str, Any]) -> bool:
         """Return whether the operator may stand for the pattern with these arguments, by name.
@@ -60,6 +62,7 @@ class PatternPass(Pass[ExportedProgram]):
         """Replace one match; return the new node for each old result, none where it may not be."""
         parameters = [part.name for part in self.operator._schema.arguments]
         arguments = {name: bindings[name] for name in parameters if name in bindings}
+        arguments |= self.constants
         results = match.returning_nodes
         placeholders = program.graph.find_nodes(op="placeholder")
         inputs = [value for value in arguments.values() if isinstance(value, torch.fx.Node)]
