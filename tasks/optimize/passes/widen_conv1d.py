@@ -8,8 +8,9 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
+from handoff.tasks.optimize.passes.activations import apply_activations, replace_chain
 from handoff.tasks.optimize.passes.base import NodePass
-from handoff.tasks.optimize.passes.state import change_state, replace_node, state_name
+from handoff.tasks.optimize.passes.state import add_call, change_state, state_name
 
 _ATEN = torch.ops.aten
 _WIDER = {
@@ -23,9 +24,9 @@ class WidenConv1d(NodePass[ExportedProgram]):
     """Give sequences a height of one, for which oneDNN's layouts of images then hold.
 
     Before: `y = conv1d(x, W)`. After: `y = conv2d(x.unsqueeze(2), W.unsqueeze(2)).squeeze(2)`,
-    with the weights kept so. Inductor packs the weights of two-dimensional convolutions alone, and
-    only those can have their channels last: between two of one dimension, torch rearranges the
-    whole sequence.
+    with the weights kept so; activations that follow come before the squeeze. Inductor packs the
+    weights of two-dimensional convolutions alone, and only those can have their channels last:
+    between two of one dimension, torch rearranges the whole sequence.
 
     Conditions: the weights are the program's own, and used nowhere else. No value changes.
     """
@@ -65,9 +66,10 @@ class WidenConv1d(NodePass[ExportedProgram]):
             image.meta["val"] = sequence.meta["val"].unsqueeze(_HEIGHT)
             convolved = graph.call_function(_WIDER[node.target], (image, weight, bias, *wide))  # type: ignore[index]
             convolved.meta["val"] = node.meta["val"].unsqueeze(_HEIGHT)
-            result = graph.call_function(_ATEN.squeeze.dim, (convolved, _HEIGHT))
-            result.meta.update(node.meta)
-        replace_node(program, node, result)
+        chain, image = apply_activations(node, convolved)
+        with graph.inserting_before(chain[-1]):
+            result = add_call(graph, _ATEN.squeeze.dim, (image, _HEIGHT))
+        replace_chain(program, chain, result)
 
 
 def _add_height(value: Any, height: int) -> list[int]:  # noqa: ANN401 - one number, or a list of it

@@ -41,6 +41,15 @@ def test_what_it_leaves_can_have_its_channels_last() -> None:
     assert ChannelsLast({}).call(program)
 
 
+def test_activations_stay_right_behind_their_layer() -> None:
+    net = nn.Sequential(nn.Conv1d(4, 8, 3), nn.ReLU(inplace=True), nn.GELU(), nn.Conv1d(8, 8, 3))
+    _, program = apply(WidenConv1d({}), net, X)
+    (relu,) = program.graph.find_nodes(op="call_function", target=_ATEN.relu.default)
+    (gelu,) = program.graph.find_nodes(op="call_function", target=_ATEN.gelu.default)
+    assert relu.args[0].target is _ATEN.conv2d.default
+    assert gelu.args[0] is relu
+
+
 class Tied(nn.Module):
     """One convolution's weights used twice."""
 
