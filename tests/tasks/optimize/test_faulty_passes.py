@@ -172,6 +172,7 @@ class Everything(nn.Module):
         self.gate = nn.Parameter(torch.randn(4))
         self.narrow, self.scattered = nn.Conv1d(3, 4, 1), nn.Linear(3, 4)
         self.squeeze, self.pointwise = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 1)
+        self.first, self.second = nn.Linear(18, 4), nn.Linear(4, 18)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.flatten(2)
@@ -180,6 +181,11 @@ class Everything(nn.Module):
         y = y + self.narrow(rows).mean(2) + self.scattered(rows.transpose(1, 2)).mean(1)
         y = y + self.squeeze(x.abs().mean((2, 3), keepdim=True) ** -0.5).flatten(1)
         y = y + torch.relu(self.pointwise(x)).mean((2, 3))
+        wide = x.repeat(1, 6, 1, 1)
+        gates = torch.sigmoid(self.second(torch.relu(self.first(wide.mean((2, 3))))))
+        y = y + (wide * gates[:, :, None, None]).mean((1, 2, 3))[:, None]
+        angle = 0.7978845608028654 * (y + 0.044715 * torch.pow(y, 3.0))
+        y = y + 0.5 * y * (1.0 + torch.tanh(angle))
         heads = rows[:, None, :, :16].contiguous()
         y = y + scaled_dot_product_attention(heads, heads, heads).mean((1, 2, 3))[:, None]
         y = torch.exp(y) * torch.exp(y) * torch.sigmoid(self.gate)
