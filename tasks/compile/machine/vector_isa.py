@@ -36,6 +36,33 @@ class _PlainAVX512(VecAVX512):
         return self._usable
 
 
+class _Bfloat16AVX512(VecAVX512):
+    """AVX-512 with bfloat16; a class of its own, see `_describe`."""
+
+    __hash__ = VecISA.__hash__  # type: ignore[assignment]
+
+
+class _Amx(VecAMX):
+    """AMX, and the bfloat16 of AVX-512 with it; likewise."""
+
+    __hash__ = VecISA.__hash__  # type: ignore[assignment]
+
+
+@functools.cache
+def _describe(isa: Isa) -> VecISA:
+    """Return the one description of a level that is used in this process.
+
+    Torch (2.15) remembers for all descriptions of a class that one was usable, and notes bfloat16
+    on that one alone: any other is without.
+    """
+    described: VecISA = {
+        "avx2": VecAVX2, "avx512": _PlainAVX512, "avx512-bf16": _Bfloat16AVX512, "amx": _Amx,
+        # What they have beyond that is oneDNN's to use.
+        "avx2-vnni": VecAVX2, "avx512-vnni": _PlainAVX512,
+    }[isa]()  # fmt: skip
+    return described
+
+
 @functools.cache
 def vector_isa(isa: Isa, shared: Path | None = None) -> VecISA:
     """Return Inductor's description of the level, once it was seen to compile and load here.
@@ -44,11 +71,7 @@ def vector_isa(isa: Isa, shared: Path | None = None) -> VecISA:
     program takes seconds to compile, and is kept in the platform's temporary folder. Raises
     `EnvironmentLacking` where this machine or its compiler lacks the level.
     """
-    chosen: VecISA = {
-        "avx2": VecAVX2, "avx512": _PlainAVX512, "avx512-bf16": VecAVX512, "amx": VecAMX,
-        # What they have beyond that is oneDNN's to use.
-        "avx2-vnni": VecAVX2, "avx512-vnni": _PlainAVX512,
-    }[isa]()  # fmt: skip
+    chosen = _describe(isa)
     is_verified = shared is not None and level_marker(shared, isa).exists()
     with (
         patch_environment({"TORCHINDUCTOR_CACHE_DIR": str(_test_program_folder())}),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 import torch.fx
 from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from handoff.tasks.optimize.kernels.squeeze_excite import FUNCTIONS, LEAST_CHANNELS
 from handoff.tasks.optimize.passes.base import NodePass
@@ -153,9 +154,10 @@ def _match(
     tensors = [one for one in parts if one is not None]
     fits = (
         node is image and value.dim() == 4 and _is_over_points(means)
-        and tuple(gates.meta["val"].shape) == (*value.shape[:2], 1, 1)
         and isinstance(value.shape[1], int) and value.shape[1] >= LEAST_CHANNELS
-        and squeeze["input"].meta["val"].dim() == 2 and excite["input"].meta["val"].dim() == 2
+        # A row for each image, of a number for each channel, and not otherwise divided.
+        and _has_sizes(squeeze["input"], value.shape[:2]) and _has_sizes(second, value.shape[:2])
+        and _has_sizes(gates, (*value.shape[:2], 1, 1))
         and value.dtype in _DTYPES
         and all(one.meta["val"].dtype is value.dtype for one in tensors)
         and all(state_name(program, _skip_shapes(one)) for one in tensors)
@@ -187,6 +189,14 @@ def _enter(
             break
         node = node.args[0]
     return None
+
+
+def _has_sizes(node: torch.fx.Node, sizes: Sequence[int]) -> bool:
+    """Return whether a tensor certainly has these sizes, whatever the input."""
+    found = node.meta["val"].shape
+    return len(found) == len(sizes) and all(
+        statically_known_true(one == other) for one, other in zip(found, sizes, strict=True)
+    )
 
 
 def _skip_shapes(node: torch.fx.Node) -> torch.fx.Node:

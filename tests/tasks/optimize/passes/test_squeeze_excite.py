@@ -164,6 +164,20 @@ class Computed(nn.Module):
         return self.excite(hidden).sigmoid()[:, :, None, None] * x  # type: ignore[no-any-return]
 
 
+class Together(nn.Module):
+    """Gates that the means of two images make together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(40, 6), nn.Linear(6, 40)
+
+    def forward(self, x: Tensor) -> Tensor:
+        image = x.mean(0).reshape(2, 20, 3, 7)
+        hidden = self.first(image.mean((2, 3)).view(1, 40)).relu()
+        return image * self.second(hidden).sigmoid().view(2, 20, 1, 1)  # type: ignore[no-any-return]
+
+
 @pytest.mark.parametrize(
     ("module", "x"),
     [
@@ -175,8 +189,9 @@ class Computed(nn.Module):
         (WrittenLater(), X),
         (OverRows(), X),
         (Computed(), X),
+        (Together(), X),
     ],
-    ids=["few", "tanh", "gelu", "another", "looked at", "written", "rows", "computed"],
+    ids=["few", "tanh", "gelu", "another", "looked at", "written", "rows", "computed", "together"],
 )
 def test_other_products_are_left_alone(module: nn.Module, x: Tensor) -> None:
     modified, program = apply_behind_linear(module, x.contiguous())
