@@ -97,16 +97,13 @@ class LowerPrecision(Pass[ExportedProgram]):
     def _is_to_lower(self, node: torch.fx.Node) -> bool:
         if node.target not in self._targets:
             return False
-        # Our own functions compute in bfloat16 alone.
-        if node.target is _OWN_GATES and not self._is_bfloat16:
-            return False
-        query = node.all_input_nodes[0].meta["val"]
-        if node.target is _OWN_ATTENTION and not computes_attention_in(
-            self._dtype, query.shape[-1]
-        ):
-            return False
         inputs = [one for one in _inputs_to_lower(node) if _is_floating(one)]
-        return bool(inputs) and all(map(_is_float32, inputs))
+        if not inputs or not all(map(_is_float32, inputs)):
+            return False
+        # Our own functions compute in bfloat16 alone.
+        if node.target is _OWN_ATTENTION:
+            return computes_attention_in(self._dtype, inputs[0].meta["val"].shape[-1])
+        return node.target is not _OWN_GATES or self._is_bfloat16
 
     def _lower(
         self, program: ExportedProgram, source: torch.fx.Node, calls: set[torch.fx.Node]
