@@ -11,13 +11,20 @@ from handoff.artifacts.release.evidence import Goal
 
 @dataclass(frozen=True)
 class Variation:
-    """What sets a variant of a package apart: further options and further passes."""
+    """What sets a variant of a package apart: further options and further passes.
+
+    `leaves_out` names passes of the words beside it that it has no use for.
+    """
 
     options: dict[str, object] = field(default_factory=dict)
     passes: tuple[PassChoice, ...] = ()
+    leaves_out: tuple[str, ...] = ()
 
 
-_BFLOAT16 = {"dtype": "bfloat16", "operators": "linear,convolution,matmul,attention"}
+_LOWERED = "linear,convolution,matmul,attention"
+# For float32: int8 convolutions are packed for any batch as they are, and int8 doesn't find a layer
+# whose weight is the model's own in another shape.
+_TO_LINEAR = "pointwise-to-linear"
 # What a candidate of the search is made of: words, joined by '+', and what they stand for.
 KNOBS: dict[str, Variation] = {
     "freezing": Variation({"freezing": True}),
@@ -28,7 +35,7 @@ KNOBS: dict[str, Variation] = {
             PassChoice("widen-conv1d"),
             PassChoice("squeeze-excite"),
             PassChoice("channels-last"),
-            PassChoice("pointwise-to-linear"),
+            PassChoice(_TO_LINEAR),
         )
     ),
     "carry-nan": Variation(passes=(PassChoice("carry-nan"),)),
@@ -36,15 +43,14 @@ KNOBS: dict[str, Variation] = {
     "cpu-attention": Variation(passes=(PassChoice("cpu-attention"),)),
     "int8-weights": Variation(passes=(PassChoice("quantize-weights"),)),
     "int8-tables": Variation(passes=(PassChoice("quantize-tables"),)),
-    "bfloat16": Variation(passes=(PassChoice("lower-precision", _BFLOAT16),)),
-    "bfloat16-between": Variation(
+} | {
+    f"{dtype}{suffix}": Variation(
         passes=(
-            PassChoice(
-                "lower-precision",
-                {**_BFLOAT16, "operators": f"{_BFLOAT16['operators']},between"},
-            ),
+            PassChoice("lower-precision", {"dtype": dtype, "operators": f"{_LOWERED}{more}"}),
         )
-    ),
+    )
+    for dtype in ("bfloat16", "float16")
+    for suffix, more in (("", ""), ("-between", ",between"))
 }
 # Int8 pays where weights are packed once, and may leave the layers that hurt most in float32: as
 # many as the percentage says.
@@ -55,6 +61,7 @@ KNOBS |= {
     f"{word}-keep-{percent}" if percent else word: Variation(
         {"freezing": True},
         (PassChoice(INT8_QUANTIZER, {"activations": kind, "keep": f"{percent / 100:g}"}),),
+        leaves_out=(_TO_LINEAR,) if kind == "static" else (),
     )
     for word, kind in _INT8.items()
     for percent in _KEEP_PERCENTS
@@ -64,6 +71,7 @@ INT8_SUMS = "int8-sums"
 KNOBS[INT8_SUMS] = Variation(
     {"freezing": True},
     (PassChoice(INT8_QUANTIZER, {"activations": "static-sums", "keep": "0"}),),
+    leaves_out=(_TO_LINEAR,),
 )
 
 
@@ -99,7 +107,9 @@ class Search:
         """Return what a candidate stands for."""
         words = [KNOBS[word] for word in candidate.split("+")]
         options = {name: value for word in words for name, value in word.options.items()}
-        return Variation(options, tuple(chosen for word in words for chosen in word.passes))
+        left_out = {name for word in words for name in word.leaves_out}
+        passes = [chosen for word in words for chosen in word.passes]
+        return Variation(options, tuple(one for one in passes if one.name not in left_out))
 
     @staticmethod
     def milder(candidate: str) -> str:

@@ -201,7 +201,8 @@ def _describe_variation(variation: Variation) -> str:
         + ", ".join(f"`{key} = {json.dumps(value)}`" for key, value in chosen.parameters.items())
         for chosen in variation.passes
     ]
-    return ", ".join(options + passes)
+    without = [f"without the pass [{name}](#{name})" for name in variation.leaves_out]
+    return ", ".join(options + passes + without)
 
 
 def _docstring(described: type) -> str:

@@ -85,6 +85,11 @@ class Observer:
 _ATEN = torch.ops.aten
 CONVOLUTION = _ATEN.conv2d.default
 LINEAR = _ATEN.linear.default
+_WITH_WEIGHTS = {
+    LINEAR, CONVOLUTION, _ATEN.conv2d.padding, _ATEN.conv1d.default, _ATEN.conv1d.padding,
+    _ATEN.conv3d.default, _ATEN.conv3d.padding, _ATEN.conv_transpose1d.default,
+    _ATEN.conv_transpose2d.input, _ATEN.conv_transpose3d.input, _ATEN.convolution.default,
+}  # fmt: skip
 _LARGEST = 127
 
 Tensors = tuple[torch.Tensor, ...]
@@ -119,6 +124,16 @@ def find_layers(program: ExportedProgram) -> list[Layer]:
         and weight.meta["val"].dim() == (4 if node.target is CONVOLUTION else 2)
         and not (node.target is CONVOLUTION and source.meta["val"].shape[1] == 1)
     ]
+
+
+def find_float_layers(
+    program: ExportedProgram, layers: Collection[torch.fx.Node]
+) -> list[torch.fx.Node]:
+    """Return the float32 convolutions and linear layers beside `layers`, of whatever kind."""
+    return [
+        node for node in program.graph.nodes
+        if node.target in _WITH_WEIGHTS and node not in layers and _is_float32(node)
+    ]  # fmt: skip
 
 
 def source_of(value: object) -> object:

@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from handoff.tasks.optimize.int8.layers import (
     LINEAR,
     Layer,
+    find_float_layers,
     find_layers,
     find_summands,
     measure_influence,
@@ -26,6 +27,8 @@ from handoff.tasks.optimize.passes.state import drop_unused_state
 
 _SUMS, _DYNAMIC = "static-sums", "dynamic"
 _NAMES_AT_MOST = 12
+_STATIC_KINDS = "convolutions of images and linear layers"
+_DYNAMIC_KINDS = "linear layers"
 
 
 class QuantizeInt8(LayoutPass):
@@ -95,7 +98,10 @@ class QuantizeInt8(LayoutPass):
             self._float_layers = {layer.node.name: moved[layer] for layer in worst}
         self._rewriter = Rewriter(program, grids, fuses_sums=self._fuses_sums)
         sources = (self._calibration.source,) if self._is_static and layers else ()
-        self._notes = (*_describe_layers(layers, self._float_layers), *sources)
+        others = find_float_layers(program, [layer.node for layer in layers])
+        kinds = _STATIC_KINDS if self._is_static else _DYNAMIC_KINDS
+        described = _describe_layers(layers, self._float_layers, others, kinds)
+        self._notes = (*described, *sources)
         return super().call(program)
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
@@ -118,15 +124,29 @@ class QuantizeInt8(LayoutPass):
         ]  # fmt: skip
 
 
-def _describe_layers(layers: Sequence[Layer], float_layers: Mapping[str, float]) -> list[str]:
-    count = len(layers) - len(float_layers)
-    notes = [f"{count} of {len(layers)} layers compute in int8"] if layers else []
-    if float_layers:
-        names = [f"{name} ({moved:.2g})" for name, moved in float_layers.items()]
-        left = len(names) - _NAMES_AT_MOST
-        more = f" and {left} more" if left > 0 else ""
+def _describe_layers(
+    layers: Sequence[Layer], kept: Mapping[str, float], others: Sequence[torch.fx.Node], kinds: str
+) -> list[str]:
+    """Say how many of a program's layers compute in int8, and which don't, and why.
+
+    `kept` are those of `layers` that could, with what they would have moved; `others` can't, since
+    they are none of the `kinds` that do.
+    """
+    count, total = len(layers) - len(kept), len(layers) + len(others)
+    notes = [f"{count} of {total} layers compute in int8"] if total else []
+    if kept:
         notes.append(
             "in float32, since each alone would move the outputs by that share of their size: "
-            f"{', '.join(names[:_NAMES_AT_MOST])}{more}"
+            + _enumerate([f"{name} ({moved:.2g})" for name, moved in kept.items()])
+        )
+    if others:
+        notes.append(
+            f"in float32, since this int8 is for {kinds} whose weights are the model's own as they "
+            f"are: {_enumerate([node.name for node in others])}"
         )
     return notes
+
+
+def _enumerate(names: Sequence[str]) -> str:
+    left = len(names) - _NAMES_AT_MOST
+    return ", ".join(names[:_NAMES_AT_MOST]) + (f" and {left} more" if left > 0 else "")

@@ -311,7 +311,44 @@ def test_convolutions_have_no_grid_of_each_call_and_stay() -> None:
     program, chosen = quantized(Residual().eval(), images(), "dynamic")
     assert count(program, _ATEN.conv2d.default) == 4
     assert count(program, MEASURED) == 1
-    assert chosen.notes == ("1 of 1 layers compute in int8",)
+    first, reason = chosen.notes
+    assert first == "1 of 5 layers compute in int8"
+    assert reason.startswith("in float32, since this int8 is for linear layers")
+    assert reason.endswith(": " + ", ".join(["conv2d", *(f"conv2d_{n}" for n in (1, 2, 3))]))
+
+
+def test_layers_that_int8_is_not_for_are_counted_and_named_with_the_reason() -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.image, self.series = nn.Conv2d(3, 8, 3), nn.Conv1d(3, 8, 3)
+            self.up, self.rows = nn.ConvTranspose2d(8, 4, 2), nn.Linear(8, 4)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            y = self.image(x)
+            points = self.image.weight.flatten(1)[:, :8]
+            means = y.mean((2, 3))
+            return self.up(y), self.series(x[:, :, 0]), self.rows(means), means @ points
+
+    class Flattened(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.point, self.other = nn.Conv2d(8, 4, 1), nn.Linear(8, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            rows = x.permute(0, 2, 3, 1)
+            pointwise = nn.functional.linear(rows, self.point.weight.flatten(1), self.point.bias)
+            return pointwise + self.other(rows)
+
+    _, chosen = quantized(Mixed().eval(), images())
+    assert chosen.notes[0] == "2 of 4 layers compute in int8"
+    assert chosen.notes[1].endswith("as they are: conv_transpose2d, conv1d")
+    program, chosen = quantized(Flattened().eval(), torch.randn(6, 8, 5, 5))
+    assert count(program, LINEAR) == count(program, _ATEN.linear.default) == 1
+    assert chosen.notes[0] == "1 of 2 layers compute in int8"
+    assert chosen.notes[1].endswith("as they are: linear")
 
 
 class Ends(nn.Module):
@@ -370,7 +407,8 @@ def test_where_there_is_no_such_layer_nothing_is_changed(module: nn.Module) -> N
     chosen = QuantizeInt8({"activations": "static", "keep": "0"})
     chosen.calibrate(Calibration([(x,)], WHOSE))
     assert not apply_pass(chosen, export(module.eval(), x))
-    assert chosen.notes == ()
+    told = () if isinstance(module, nn.ReLU) else ("0 of 1 layers compute in int8",)
+    assert chosen.notes[:1] == told
 
 
 @pytest.mark.parametrize(
