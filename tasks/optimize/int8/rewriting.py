@@ -44,9 +44,13 @@ _POST_OPS = {
 _HARDTANH = (_ATEN.hardtanh, _ATEN.hardtanh_)
 _CONVOLUTION, _LINEAR, _DYNAMIC_LINEAR, _CONVOLUTION_ADD = INT8_LAYERS
 _MAX_POOL = _ATEN.max_pool2d.default
+_GATES = torch.ops.handoff.squeeze_excite.default
 _RELU = (_ATEN.relu.default, _ATEN.relu_.default)
-# The last arguments of each.
+# What can leave its result on a grid.
+_CAN_GIVE_STEPS = (*INT8_LAYERS, _GATES)
+# The last arguments of each layer, and those of the gates.
 _ONTO, _ACTIVATION = -2, -1
+_GRID = (-2, -1)
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ class Rewriter:
             if layer and quantized.onto:
                 self._quantize_pool(pool, layer, quantized)
         for source, quantized in list(self._quantized.items()):
-            if source.target in INT8_LAYERS and quantized.onto:
+            if source.target in _CAN_GIVE_STEPS and quantized.onto:
                 self._emit_steps(source, quantized)
 
     def _fuse_sums(self) -> None:
@@ -203,7 +207,7 @@ class Rewriter:
             self._replace_by_dequantized(pool, others, quantized)
 
     def _emit_steps(self, layer: torch.fx.Node, quantized: _QuantizedTensor) -> None:
-        """Let a layer give uint8; what takes it as float32 gets the numbers of its grid."""
+        """Let a layer or gates give uint8; what takes it as float32 gets the numbers of its grid."""
         _set_uint8_output(layer, quantized)
         quantized = self._adopt_steps(layer, quantized)
         others = [user for user in layer.users if user.target not in INT8_LAYERS]
@@ -296,8 +300,12 @@ def _set_argument(node: torch.fx.Node, index: int, value: Any) -> None:  # noqa:
 
 
 def _set_uint8_output(layer: torch.fx.Node, quantized: _QuantizedTensor) -> None:
-    """Let an int8 layer's result be uint8 on a grid of numbers."""
-    _set_argument(layer, _ONTO, quantized.onto)
+    """Let the result of an int8 layer, or of gates, be uint8 on a grid of numbers."""
+    if layer.target is _GATES:
+        for index, value in zip(_GRID, (quantized.scale, quantized.zero), strict=True):
+            _set_argument(layer, index, value)
+    else:
+        _set_argument(layer, _ONTO, quantized.onto)
     layer.meta["val"] = layer.meta["val"].to(torch.uint8)
 
 

@@ -6,11 +6,12 @@ __attribute__((optimize("O3", "fp-contract=fast"))) AOTITorchError
 aoti_torch_cpu_squeeze_excite_cpu(
     AtenTensorHandle image, AtenTensorHandle squeeze, AtenTensorHandle* squeeze_bias,
     AtenTensorHandle excite, AtenTensorHandle* excite_bias, int64_t activation, int64_t gate,
-    AtenTensorHandle* result) {
+    double grid_scale, int64_t grid_zero, AtenTensorHandle* result) {
 #include "vectors.h"
   struct Core : Vectors {
     // Vectors of channels that are summed at once, and images that share a layer's weights.
     enum : int64_t { lanes = Vectors::lanes, wide = 4, together = 4 };
+    typedef uint8_t Bytes __attribute__((vector_size(lanes)));
     // NaN stays NaN in each.
     static inline __attribute__((always_inline)) Vector sigmoid(const Vector& x) {
       const Vector small = power(x < 0.0f ? x : -x), whole = 1.0f / (small + 1.0f);
@@ -52,17 +53,36 @@ aoti_torch_cpu_squeeze_excite_cpu(
       for (int64_t v = 0; v < count; ++v)
         store(to + v * lanes, total[v] / static_cast<float>(height * width));
     }
+    // On the grid of `steps` to a unit, whose zero is the step `zero`; half a step to the even one.
+    static inline __attribute__((always_inline)) void write_steps(
+        char* to, const Vector& from, const float steps, const float zero) {
+      const Vector round = Vector{} + 12582912.0f;  // 1.5 * 2^23, to which wholes alone are added
+      Vector x = from * steps;
+      x = x < -zero ? Vector{} - zero : x;
+      x = x > 255.0f - zero ? Vector{} + (255.0f - zero) : x;
+      x = ((x + round) - round) + zero;
+      // NaN becomes 0, as the same in ATen does.
+      x = x == x ? x : Vector{};
+      const Bytes bytes = __builtin_convertvector(__builtin_convertvector(x, Whole), Bytes);
+      __builtin_memcpy(to, &bytes, sizeof(bytes));
+    }
     static inline __attribute__((always_inline)) void scale(
         const char* from, int64_t from_step, char* to, const float* gates, int64_t channels,
-        int64_t points, const bool half) {
+        int64_t points, const bool half, const bool on_grid, float steps, float zero) {
       const int64_t size = half ? sizeof(uint16_t) : sizeof(float), last = channels - lanes;
+      const int64_t made = on_grid ? sizeof(uint8_t) : size;
       for (int64_t p = 0; p < points; ++p)
         // The last vector overlaps, where the channels are no multiple.
         for (int64_t c = 0; c < channels; c += lanes) {
           const int64_t first = c < last ? c : last;
           const Vector scaled =
               read(from + p * from_step + first * size, half) * load(gates + first);
-          write(to + (p * channels + first) * size, scaled, half);
+          char* const here = to + (p * channels + first) * made;
+          if (on_grid) {
+            write_steps(here, scaled, steps, zero);
+          } else {
+            write(here, scaled, half);
+          }
         }
     }
   };
@@ -88,8 +108,10 @@ aoti_torch_cpu_squeeze_excite_cpu(
   if (!fits) return refuse("expected channels that lie beside each other, and weights for them");
   const int64_t shape[4] = {batch, channels, height, width};
   const int64_t steps[4] = {points * channels, 1, width * channels, channels};
+  const bool on_grid = grid_scale != 0.0;
   const auto status = aoti_torch_empty_strided(
-      4, shape, steps, x.dtype, aoti_torch_device_type_cpu(), 0, result);
+      4, shape, steps, on_grid ? aoti_torch_dtype_uint8() : x.dtype, aoti_torch_device_type_cpu(),
+      0, result);
   if (status != AOTI_TORCH_SUCCESS) return status;
   const auto undo = [result, refuse](const char* why) {
     aoti_torch_delete_tensor_object(*result);
@@ -104,6 +126,8 @@ aoti_torch_cpu_squeeze_excite_cpu(
   float* gates = middle + batch * hidden;
   const int64_t last = channels - lanes, blocks = channels / lanes;
   const int64_t chunk = Core::wide * lanes, chunks = (channels + chunk - 1) / chunk;
+  const float unit = on_grid ? static_cast<float>(1.0 / grid_scale) : 0.0f;
+  const float zero = static_cast<float>(grid_zero);
   const int64_t rows = 8, parts = (height + rows - 1) / rows;
 #pragma omp parallel if (batch * channels * points > 16384)
   {
@@ -183,10 +207,16 @@ aoti_torch_cpu_squeeze_excite_cpu(
       const int64_t end = height - first < rows ? height : first + rows;
       for (int64_t y = first; y < end; ++y) {
         const float* of_image = gates + n * channels;
-        if (half) {
-          Core::scale(x.at(n, 0, y), x.step(3), made.at(n, 0, y), of_image, channels, width, true);
+        const char* from = x.at(n, 0, y);
+        char* to = made.at(n, 0, y);
+        if (half && on_grid) {
+          Core::scale(from, x.step(3), to, of_image, channels, width, true, true, unit, zero);
+        } else if (half) {
+          Core::scale(from, x.step(3), to, of_image, channels, width, true, false, unit, zero);
+        } else if (on_grid) {
+          Core::scale(from, x.step(3), to, of_image, channels, width, false, true, unit, zero);
         } else {
-          Core::scale(x.at(n, 0, y), x.step(3), made.at(n, 0, y), of_image, channels, width, false);
+          Core::scale(from, x.step(3), to, of_image, channels, width, false, false, unit, zero);
         }
       }
     }

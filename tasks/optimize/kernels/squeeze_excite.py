@@ -17,6 +17,9 @@ FUNCTIONS = (
 )  # fmt: skip
 # A vector of channels is what the function computes at once.
 LEAST_CHANNELS = 16
+# What stands for a result that isn't brought onto a grid of uint8's: its scale, and its zero.
+NO_GRID = (0.0, 0)
+_LARGEST = 255
 
 
 def composition(
@@ -27,13 +30,18 @@ def composition(
     excite_bias: Tensor | None,
     activation: int,
     gate: int,
+    scale: float,
+    zero: int,
 ) -> Tensor:
     """Return what the operator does, in plain ATen."""
     means = image.mean((2, 3))
     hidden = FUNCTIONS[activation](_ATEN.linear.default(means, squeeze, squeeze_bias))
     gates = FUNCTIONS[gate](_ATEN.linear.default(hidden, excite.t(), excite_bias))
     scaled: Tensor = image * gates[:, :, None, None]
-    return scaled
+    if not scale:
+        return scaled
+    steps = torch.clamp(torch.round(scaled * (1.0 / scale)) + zero, 0, _LARGEST)
+    return steps.to(torch.uint8)
 
 
 @torch.library.custom_op("handoff::squeeze_excite_cpu", mutates_args=(), device_types="cpu")
@@ -45,14 +53,18 @@ def _squeeze_excite_cpu(
     excite_bias: Tensor | None,
     activation: int,
     gate: int,
+    scale: float,
+    zero: int,
 ) -> Tensor:
     # Sums and gates of what is in a lower precision are float32, as the C++ function's are.
     wide = torch.promote_types(image.dtype, torch.float32)
     made = composition(
         image.to(wide), squeeze.to(wide), None if squeeze_bias is None else squeeze_bias.to(wide),
         excite.to(wide), None if excite_bias is None else excite_bias.to(wide), activation, gate,
+        scale, zero,
     )  # fmt: skip
-    return torch.empty_like(image, memory_format=torch.channels_last).copy_(made)
+    dtype = torch.uint8 if scale else image.dtype
+    return torch.empty_like(image, dtype=dtype, memory_format=torch.channels_last).copy_(made)
 
 
 @_squeeze_excite_cpu.register_fake
@@ -64,9 +76,12 @@ def _fake_squeeze_excite_cpu(
     excite_bias: Tensor | None,
     activation: int,
     gate: int,
+    scale: float,
+    zero: int,
 ) -> Tensor:
     batch, channels, height, width = image.shape
-    return image.new_empty((batch, height, width, channels)).permute(0, 3, 1, 2)
+    dtype = torch.uint8 if scale else image.dtype
+    return image.new_empty((batch, height, width, channels), dtype=dtype).permute(0, 3, 1, 2)
 
 
 @torch.library.triton_op("handoff::squeeze_excite", mutates_args=())
@@ -78,19 +93,22 @@ def squeeze_excite(
     excite_bias: Tensor | None,
     activation: int,
     gate: int,
+    scale: float,
+    zero: int,
 ) -> Tensor:
     """Return `image` times gates that two layers make of its means, `[N, C, H, W]`.
 
     `squeeze` and `excite` are `[R, C]`, so the second layer's weights are transposed; biases have
     R and C numbers. `activation` follows the first layer and `gate` the second, by their places in
     `FUNCTIONS`. All are float32, or all bfloat16, and C is `LEAST_CHANNELS` at least (J. Hu and
-    others, *Squeeze-and-Excitation Networks*, 2018). Compilers see this body: on CUDA plain ATen,
-    else the operator that stands for the C++ function, whose result has its channels last.
+    others, *Squeeze-and-Excitation Networks*, 2018). With a `scale` other than 0 the result is
+    uint8 on the grid `(q - zero) * scale`. Compilers see this body: on CUDA plain ATen, else the
+    operator that stands for the C++ function, whose result has its channels last.
     """
+    given = (squeeze, squeeze_bias, excite, excite_bias, activation, gate, scale, zero)
     if image.is_cuda:
-        return composition(image, squeeze, squeeze_bias, excite, excite_bias, activation, gate)
+        return composition(image, *given)
     result: Tensor = _squeeze_excite_cpu(
-        image.contiguous(memory_format=torch.channels_last), squeeze, squeeze_bias, excite,
-        excite_bias, activation, gate,
+        image.contiguous(memory_format=torch.channels_last), *given
     )  # fmt: skip
     return result

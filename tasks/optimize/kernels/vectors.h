@@ -12,7 +12,9 @@
           aoti_torch_get_dtype(tensor, &dtype) == AOTI_TORCH_SUCCESS;
     }
     // Of a number, and of a step along a dimension, in bytes.
-    int64_t size() const { return dtype == aoti_torch_dtype_float32() ? 4 : 2; }
+    int64_t size() const {
+      return dtype == aoti_torch_dtype_float32() ? 4 : dtype == aoti_torch_dtype_uint8() ? 1 : 2;
+    }
     int64_t step(int64_t dimension) const { return strides[dimension] * size(); }
     // Whether its sizes are these, and where a row of its first dimension or its first three begins.
     bool is(int64_t a, int64_t b, int64_t c, int64_t d) const {

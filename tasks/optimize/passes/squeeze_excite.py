@@ -11,7 +11,7 @@ import torch.fx
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from handoff.tasks.optimize.kernels.squeeze_excite import FUNCTIONS, LEAST_CHANNELS
+from handoff.tasks.optimize.kernels.squeeze_excite import FUNCTIONS, LEAST_CHANNELS, NO_GRID
 from handoff.tasks.optimize.passes.base import NodePass
 from handoff.tasks.optimize.passes.purity import last_writes
 from handoff.tasks.optimize.passes.state import (
@@ -61,7 +61,7 @@ class SqueezeExcite(NodePass[ExportedProgram]):
     """Call a function of our own for a squeeze-and-excite block.
 
     Before: `y = x * gate(linear(act(linear(x.mean((2, 3)), S, s)), E, e))[:, :, None, None]`.
-    After: `y = handoff.squeeze_excite(x, S, s, E.T, e, act, gate)`, which on the CPU becomes a C++
+    After: `y = handoff.squeeze_excite(x, S, s, E.T, e, act, gate, ...)`, which on the CPU becomes a C++
     function inside the package: its layers are so small that calling oneDNN for each takes longer
     than they do. On CUDA it is the same operators as before.
 
@@ -91,7 +91,7 @@ class SqueezeExcite(NodePass[ExportedProgram]):
             result = add_call(
                 graph, _OPERATOR,
                 (block.image, squeeze, block.squeeze_bias, excite, block.excite_bias,
-                 block.activation, block.gate),
+                 block.activation, block.gate, *NO_GRID),
             )  # fmt: skip
         copy_metadata(result, node)
         replace_node(program, node, result)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from handoff.tasks.optimize.kernels.squeeze_excite import FUNCTIONS, composition
+from handoff.tasks.optimize.kernels.squeeze_excite import FUNCTIONS, NO_GRID, composition
 from handoff.tasks.verify.loading import open_package
 from tests.tasks.optimize.kernels.levels import LEVELS, compile_for_level
 
@@ -21,6 +21,9 @@ PICTURES = ((2, 5, 3), (3, 4, 8), (4, 9, 7), (3, 70, 61))
 # Channels that a vector divides, that half of one does, and that none does; rows of weights.
 BLOCKS = ((16, 4, 9, 5), (72, 18, 3, 7), (129, 9, 2, 2))
 _ACTIVATIONS, _GATES = (0, 1, 2), (3, 4)
+# On a grid that clips both ends, too.
+ON_GRIDS = [(0, 3, 0.005, 101), (2, 4, 0.005, 0)]
+HOW = [(*which, *NO_GRID) for which in itertools.product(_ACTIVATIONS, _GATES)] + ON_GRIDS
 
 
 class Pictures(nn.Module):
@@ -51,11 +54,9 @@ class Block(nn.Module):
         return [self.squeeze, biases[0], self.excite, biases[1]]  # type: ignore[list-item]
 
     def forward(self, image: Tensor) -> list[Tensor]:
+        image = image.to(self.dtype).contiguous(memory_format=LAST)
         return [
-            torch.ops.handoff.squeeze_excite(
-                image.to(self.dtype).contiguous(memory_format=LAST), *self.weights(), *which
-            ).float()
-            for which in itertools.product(_ACTIVATIONS, _GATES)
+            torch.ops.handoff.squeeze_excite(image, *self.weights(), *how).float() for how in HOW
         ]
 
 
@@ -126,10 +127,16 @@ def test_blocks_compute_what_torch_does(batch: int, package: Path) -> None:
         assert isinstance(block, Block)
         close = 1e-5 if block.dtype is torch.float32 else 1e-2
         wide = [None if one is None else one.double() for one in block.weights()]
-        for which in itertools.product(_ACTIVATIONS, _GATES):
-            want = composition(image.to(block.dtype).double(), *wide, *which)  # type: ignore[arg-type,call-arg]
+        for how in HOW:
+            want = composition(image.to(block.dtype).double(), *wide, *how)  # type: ignore[arg-type,call-arg]
             got = next(results).double()
-            torch.testing.assert_close(got, want, rtol=close, atol=close)
+            if how in ON_GRIDS:
+                steps = (got - want.double()).abs()
+                assert steps.max() <= 1, "what lies nearly between two steps"
+                assert steps.mean() < 100 * close / block.dtype.itemsize**2
+                assert (got.min(), got.max()) == (0, 255)
+            else:
+                torch.testing.assert_close(got, want, rtol=close, atol=close)
     assert next(results, None) is None
 
 
@@ -151,17 +158,21 @@ def test_nan_and_infinities_stay_what_they_are(package: Path) -> None:
         want = torch.where(picture.abs() < tiny, 0.0, picture).to(dtype)
         got = torch.where(result.abs() < tiny, 0.0, result)
         assert torch.equal(got.nan_to_num(nan=5.0), want.nan_to_num(nan=5.0))
-    for result in gated:
+    for result, how in zip(gated, itertools.cycle(HOW), strict=False):
         assert not result[0].isnan().any()
-        assert result[1].isnan().all(), "the means of all points reach each"
+        if how in ON_GRIDS:
+            assert not result[1].any(), "uint8 has no NaN"
+        else:
+            assert result[1].isnan().all(), "the means of all points reach each"
 
 
 def test_eager_is_torchs_own() -> None:
     image = torch.randn(2, 16, 3, 3)
     block = Block(16, 4, torch.float32, has_biases=True)
-    for which in itertools.product(_ACTIVATIONS, _GATES):
-        got = torch.ops.handoff.squeeze_excite(image, *block.weights(), *which)
-        torch.testing.assert_close(got, composition(image, *block.weights(), *which))  # type: ignore[arg-type,call-arg]
+    for how in HOW:
+        got = torch.ops.handoff.squeeze_excite(image, *block.weights(), *how)
+        torch.testing.assert_close(got, composition(image, *block.weights(), *how))  # type: ignore[arg-type,call-arg]
+        assert got.dtype is (torch.uint8 if how in ON_GRIDS else torch.float32)
         assert got.is_contiguous(memory_format=LAST)
     picture = torch.randn(2, 3, 5, 7)
     for dtype in DTYPES:
