@@ -41,13 +41,12 @@ KNOBS: dict[str, Variation] = {
     "carry-nan": Variation(passes=(PassChoice("carry-nan"),)),
     "pool-with-attention": Variation(passes=(PassChoice("pool-with-attention"),)),
     "cpu-attention": Variation(passes=(PassChoice("cpu-attention"),)),
+    "cpu-convolution": Variation(passes=(PassChoice("cpu-convolution"),)),
     "int8-weights": Variation(passes=(PassChoice("quantize-weights"),)),
     "int8-tables": Variation(passes=(PassChoice("quantize-tables"),)),
 } | {
     f"{dtype}{suffix}": Variation(
-        passes=(
-            PassChoice("lower-precision", {"dtype": dtype, "operators": f"{_LOWERED}{more}"}),
-        )
+        passes=(PassChoice("lower-precision", {"dtype": dtype, "operators": f"{_LOWERED}{more}"}),)
     )
     for dtype in ("bfloat16", "float16")
     for suffix, more in (("", ""), ("-between", ",between"))
@@ -87,7 +86,8 @@ class Search:
     """For each target, 0 to 86400; with 0 there is no search."""
     candidates: tuple[str, ...] = (
         "freezing", "channels-last+freezing", "carry-nan+channels-last+freezing",
-        "cpu-attention+freezing", "pool-with-attention", "max-autotune", "freezing+max-autotune",
+        "cpu-convolution+channels-last+freezing", "cpu-attention+freezing", "pool-with-attention",
+        "max-autotune", "freezing+max-autotune",
     )  # fmt: skip
     """Each is one of the words below, or some of them joined by `+`."""
     goal: Goal = added_field("all")

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.fx
 from torch.export import ExportedProgram
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from handoff.tasks.optimize.passes.following import is_sum
 from handoff.tasks.optimize.passes.state import lifted_tensors, state_name
 from handoff.tasks.verify.float64 import flatten_tensors, graph_arguments
 
@@ -160,22 +160,6 @@ def find_summands(layers: Sequence[Layer]) -> list[torch.fx.Node]:
             sources = [source_of(one) for one in only.args if one is not layer.node]
             summands |= dict.fromkeys(one for one in sources if isinstance(one, torch.fx.Node))
     return list(summands)
-
-
-def is_sum(node: torch.fx.Node | None) -> bool:
-    """Return whether a call adds two float32 tensors of one shape."""
-    if node is None or node.target not in (_ATEN.add.Tensor, _ATEN.add_.Tensor) or node.kwargs:
-        return False
-    values = [one.meta.get("val") for one in node.args if isinstance(one, torch.fx.Node)]
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    if len(tensors) != 2:
-        return False
-    one, other = tensors
-    return (
-        one.dtype is other.dtype is torch.float32
-        and one.dim() == other.dim()
-        and all(statically_known_true(a == b) for a, b in zip(one.shape, other.shape, strict=True))
-    )
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ from handoff.tasks.optimize.int8.layers import (
     CONVOLUTION,
     LEVELS,
     Grid,
-    is_sum,
     quantize_weight,
     source_of,
 )
 from handoff.tasks.optimize.kernels import INT8_LAYERS
+from handoff.tasks.optimize.passes.following import is_sum
 from handoff.tasks.optimize.passes.purity import last_writes
 from handoff.tasks.optimize.passes.state import (
     add_buffer,
@@ -207,7 +207,7 @@ class Rewriter:
             self._replace_by_dequantized(pool, others, quantized)
 
     def _emit_steps(self, layer: torch.fx.Node, quantized: _QuantizedTensor) -> None:
-        """Let a layer or gates give uint8; what takes it as float32 gets the numbers of its grid."""
+        """Let a layer or gates give uint8; what takes that as float32 gets the grid's numbers."""
         _set_uint8_output(layer, quantized)
         quantized = self._adopt_steps(layer, quantized)
         others = [user for user in layer.users if user.target not in INT8_LAYERS]

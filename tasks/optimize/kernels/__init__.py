@@ -16,8 +16,10 @@ from handoff.tasks.optimize.kernels import (
     attention,
     attention_pooling,
     channels_last,
+    depthwise,
     fake_quantize,  # noqa: F401 - which registers it
     int8,  # noqa: F401 - and this
+    pointwise,
     squeeze_excite,
 )
 
@@ -37,6 +39,8 @@ _CPU_FUNCTIONS: dict[torch._ops.OpOverload, str] = {
     torch.ops.handoff.attention_cpu.default: _read_definition(attention.SOURCE),
     torch.ops.handoff.attention_pooling_cpu.default: _read_definition(attention_pooling.SOURCE),
     torch.ops.handoff.channels_last_cpu.default: _read_definition(channels_last.SOURCE),
+    torch.ops.handoff.depthwise_cpu.default: _read_definition(depthwise.SOURCE),
+    torch.ops.handoff.pointwise_cpu.default: _read_definition(pointwise.SOURCE),
     torch.ops.handoff.squeeze_excite_cpu.default: _read_definition(squeeze_excite.SOURCE),
 }
 

@@ -12,23 +12,11 @@ aoti_torch_cpu_squeeze_excite_cpu(
     // Vectors of channels that are summed at once, and images that share a layer's weights.
     enum : int64_t { lanes = Vectors::lanes, wide = 4, together = 4 };
     typedef uint8_t Bytes __attribute__((vector_size(lanes)));
-    // NaN stays NaN in each.
-    static inline __attribute__((always_inline)) Vector sigmoid(const Vector& x) {
-      const Vector small = power(x < 0.0f ? x : -x), whole = 1.0f / (small + 1.0f);
-      return x < 0.0f ? small * whole : whole;
-    }
-    static inline __attribute__((always_inline)) Vector hard_sigmoid(const Vector& x) {
-      Vector moved = x + 3.0f;
-      moved = moved < 0.0f ? Vector{} : moved;
-      moved = moved > 6.0f ? Vector{} + 6.0f : moved;
-      return moved / 6.0f;
-    }
-    // By their numbers in `kernels/squeeze_excite.py`.
-    static inline Vector activate(const Vector& x, int64_t which) {
-      if (which == 0) return x < 0.0f ? Vector{} : x;
-      if (which == 1) return x * sigmoid(x);
-      if (which == 2) return x * hard_sigmoid(x);
-      return which == 3 ? sigmoid(x) : hard_sigmoid(x);
+    static inline __attribute__((always_inline)) Vector activate(
+        const Vector& x, const int64_t which) {
+      Vector made[1] = {x};
+      Vectors::activate(made, 1, which);
+      return made[0];
     }
     static inline float sum(const Vector& of) {
       float total = 0.0f;

@@ -7,14 +7,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from handoff.tasks.optimize.kernels.activations import activate
+
 # What the compiler puts into a package for the CPU.
 SOURCE = Path(__file__).with_suffix(".cpp")
 _ATEN = torch.ops.aten
-# What may follow a layer; the operator is told which one by its place here.
-FUNCTIONS = (
-    _ATEN.relu.default, _ATEN.silu.default, _ATEN.hardswish.default, _ATEN.sigmoid.default,
-    _ATEN.hardsigmoid.default,
-)  # fmt: skip
 # A vector of channels is what the function computes at once.
 LEAST_CHANNELS = 16
 # What stands for a result that isn't brought onto a grid of uint8's: its scale, and its zero.
@@ -35,8 +32,8 @@ def composition(
 ) -> Tensor:
     """Return what the operator does, in plain ATen."""
     means = image.mean((2, 3))
-    hidden = FUNCTIONS[activation](_ATEN.linear.default(means, squeeze, squeeze_bias))
-    gates = FUNCTIONS[gate](_ATEN.linear.default(hidden, excite.t(), excite_bias))
+    hidden = activate(_ATEN.linear.default(means, squeeze, squeeze_bias), activation)
+    gates = activate(_ATEN.linear.default(hidden, excite.t(), excite_bias), gate)
     scaled: Tensor = image * gates[:, :, None, None]
     if not scale:
         return scaled
@@ -100,10 +97,10 @@ def squeeze_excite(
 
     `squeeze` and `excite` are `[R, C]`, so the second layer's weights are transposed; biases have
     R and C numbers. `activation` follows the first layer and `gate` the second, by their places in
-    `FUNCTIONS`. All are float32, or all bfloat16, and C is `LEAST_CHANNELS` at least (J. Hu and
-    others, *Squeeze-and-Excitation Networks*, 2018). With a `scale` other than 0 the result is
-    uint8 on the grid `(q - zero) * scale`. Compilers see this body: on CUDA plain ATen, else the
-    operator that stands for the C++ function, whose result has its channels last.
+    `activations.FUNCTIONS`. All are float32, or all bfloat16, and C is `LEAST_CHANNELS` at least
+    (J. Hu and others, *Squeeze-and-Excitation Networks*, 2018). With a `scale` other than 0 the
+    result is uint8 on the grid `(q - zero) * scale`. Compilers see this body: on CUDA plain ATen,
+    else the operator that stands for the C++ function, whose result has its channels last.
     """
     given = (squeeze, squeeze_bias, excite, excite_bias, activation, gate, scale, zero)
     if image.is_cuda:

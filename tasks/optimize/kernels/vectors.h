@@ -77,22 +77,79 @@
         __builtin_memcpy(to, &from, count * sizeof(float));
       }
     }
-    // e to the power of what isn't above 0, as 2^n e^r with Cephes' polynomial for the latter.
-    static inline __attribute__((always_inline)) Vector power(const Vector& of) {
-      const Vector least = Vector{} - 87.3365f;  // what is smaller has no normal number
-      const Vector x = of < least ? least : of;
+    // e to the power of x as 2^n times what is given, e^r by Cephes' polynomial.
+    static inline __attribute__((always_inline)) Vector reduce(const Vector& x, Vector& n) {
       const Vector round = Vector{} + 12582912.0f;  // 1.5 * 2^23, to which wholes alone are added
-      const Vector n = (x * 1.44269504f + round) - round;
+      n = (x * 1.44269504f + round) - round;
       const Vector r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
       Vector p = r * 1.9875691500e-4f + 1.3981999507e-3f;
       p = p * r + 8.3334519073e-3f;
       p = p * r + 4.1665795894e-2f;
       p = p * r + 1.6666665459e-1f;
       p = p * r + 5.0000001201e-1f;
-      p = p * (r * r) + r + 1.0f;
+      return p * (r * r) + r + 1.0f;
+    }
+    // Times 2^n, of wholes from -126 to 127.
+    static inline __attribute__((always_inline)) Vector scale(const Vector& x, const Vector& n) {
       const Whole exponent = (__builtin_convertvector(n, Whole) + 127) << 23;
       Vector power;
       __builtin_memcpy(&power, &exponent, sizeof(power));
-      return of < least ? Vector{} : p * power;
+      return x * power;
+    }
+    // e to the power of what isn't above 0.
+    static inline __attribute__((always_inline)) Vector power(const Vector& of) {
+      const Vector least = Vector{} - 87.3365f;  // what is smaller has no normal number
+      Vector n;
+      const Vector p = reduce(of < least ? least : of, n);
+      return of < least ? Vector{} : scale(p, n);
+    }
+    // What x is divided by to be x times its sigmoid: 1 + e^-x, infinite where that is too large.
+    static inline __attribute__((always_inline)) Vector divisor(const Vector& x) {
+      Vector n;
+#if defined(__AVX512F__)
+      // NaN stays NaN: these give the second operand then.
+      __m512 y = _mm512_min_ps(_mm512_set1_ps(104.0f), (__m512)(-x));
+      y = _mm512_max_ps(_mm512_set1_ps(-104.0f), y);
+      const Vector p = reduce((Vector)y, n);
+      return (Vector)_mm512_scalef_ps((__m512)p, (__m512)n) + 1.0f;
+#else
+      const Vector most = Vector{} + 88.0f, y = -x;
+      const Vector above = y < -87.0f ? Vector{} - 87.0f : y;
+      const Vector p = reduce(above > most ? most : above, n);
+      return (y > most ? Vector{} + __builtin_inff() : scale(p, n)) + 1.0f;
+#endif
+    }
+    static inline __attribute__((always_inline)) Vector hard_sigmoid(const Vector& x) {
+      Vector moved = x + 3.0f;
+      moved = moved < 0.0f ? Vector{} : moved;
+      moved = moved > 6.0f ? Vector{} + 6.0f : moved;
+      return moved / 6.0f;
+    }
+    // What a function of `kernels/activations.py` makes of some vectors; NaN stays NaN in each.
+    static inline __attribute__((always_inline)) void activate(
+        Vector* vectors, const int64_t count, const int64_t which) {
+      if (which == 0) {
+#pragma GCC unroll 8
+        for (int64_t v = 0; v < count; ++v)
+          vectors[v] = vectors[v] < 0.0f ? Vector{} : vectors[v];
+      } else if (which == 1) {
+#pragma GCC unroll 8
+        for (int64_t v = 0; v < count; ++v) vectors[v] /= divisor(vectors[v]);
+      } else if (which == 2) {
+#pragma GCC unroll 8
+        for (int64_t v = 0; v < count; ++v) vectors[v] *= hard_sigmoid(vectors[v]);
+      } else if (which == 3) {
+#pragma GCC unroll 8
+        for (int64_t v = 0; v < count; ++v) vectors[v] = 1.0f / divisor(vectors[v]);
+      } else if (which == 4) {
+#pragma GCC unroll 8
+        for (int64_t v = 0; v < count; ++v) vectors[v] = hard_sigmoid(vectors[v]);
+      } else if (which == 5) {
+#pragma GCC unroll 8
+        for (int64_t v = 0; v < count; ++v) {
+          vectors[v] = vectors[v] < 0.0f ? Vector{} : vectors[v];
+          vectors[v] = vectors[v] > 6.0f ? Vector{} + 6.0f : vectors[v];
+        }
+      }
     }
   };

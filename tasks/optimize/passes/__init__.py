@@ -11,6 +11,7 @@ from handoff.tasks.optimize.passes.common_subexpressions import CommonSubexpress
 from handoff.tasks.optimize.passes.contiguous_linear import ContiguousLinear
 from handoff.tasks.optimize.passes.convolution_to_linear import ConvolutionToLinear
 from handoff.tasks.optimize.passes.cpu_attention import CpuAttention
+from handoff.tasks.optimize.passes.cpu_convolution import CpuConvolution
 from handoff.tasks.optimize.passes.decompose import DecomposeToCore
 from handoff.tasks.optimize.passes.drop_noops import DropInferenceNoops
 from handoff.tasks.optimize.passes.eliminate_dead_code import EliminateDeadCode
@@ -47,6 +48,7 @@ PASSES: dict[str, type[Pass[Any]]] = {
         PruneLowInfluence,
         PoolWithAttention,
         CpuAttention,
+        CpuConvolution,
         CarryNan,
         WidenConv1d,
         SqueezeExcite,

@@ -8,9 +8,9 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.tasks.optimize.passes.activations import apply_activations, replace_chain
 from handoff.tasks.optimize.passes.base import NodePass
 from handoff.tasks.optimize.passes.batch_norm import CONVOLUTIONS
+from handoff.tasks.optimize.passes.following import apply_activations, replace_chain
 from handoff.tasks.optimize.passes.state import add_call, arguments_of
 
 _ATEN = torch.ops.aten

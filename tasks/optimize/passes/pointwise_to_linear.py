@@ -8,8 +8,8 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.tasks.optimize.passes.activations import apply_activations, replace_chain
 from handoff.tasks.optimize.passes.convolution_to_linear import is_point, is_unpadded
+from handoff.tasks.optimize.passes.following import apply_activations, replace_chain
 from handoff.tasks.optimize.passes.layout import LayoutPass
 from handoff.tasks.optimize.passes.state import add_call, arguments_of
 

@@ -11,8 +11,9 @@ import torch.fx
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from handoff.tasks.optimize.kernels.squeeze_excite import FUNCTIONS, LEAST_CHANNELS, NO_GRID
+from handoff.tasks.optimize.kernels.squeeze_excite import LEAST_CHANNELS, NO_GRID
 from handoff.tasks.optimize.passes.base import NodePass
+from handoff.tasks.optimize.passes.following import PLACES
 from handoff.tasks.optimize.passes.purity import last_writes
 from handoff.tasks.optimize.passes.state import (
     add_buffer,
@@ -26,12 +27,6 @@ from handoff.tasks.optimize.passes.state import (
 
 _ATEN = torch.ops.aten
 _OPERATOR = torch.ops.handoff.squeeze_excite.default
-_PLACES: dict[object, int] = {
-    getattr(_ATEN, name).default: place
-    for place, target in enumerate(FUNCTIONS)
-    # What is between the layers may be overwritten: nothing else sees it.
-    for name in (target.overloadpacket.__name__, f"{target.overloadpacket.__name__}_")
-}
 # What gives the same numbers in the same order another shape.
 _SHAPES = {
     _ATEN.flatten.using_ints, _ATEN.unsqueeze.default, _ATEN.squeeze.dim, _ATEN.squeeze.dims,
@@ -61,13 +56,13 @@ class SqueezeExcite(NodePass[ExportedProgram]):
     """Call a function of our own for a squeeze-and-excite block.
 
     Before: `y = x * gate(linear(act(linear(x.mean((2, 3)), S, s)), E, e))[:, :, None, None]`.
-    After: `y = handoff.squeeze_excite(x, S, s, E.T, e, act, gate, ...)`, which on the CPU becomes a C++
-    function inside the package: its layers are so small that calling oneDNN for each takes longer
-    than they do. On CUDA it is the same operators as before.
+    After: `y = handoff.squeeze_excite(x, S, s, E.T, e, act, gate, ...)`, which on the CPU becomes a
+    C++ function inside the package: its layers are so small that calling oneDNN for each takes
+    longer than they do. On CUDA it is the same operators as before.
 
     Conditions: float32 or bfloat16, two dimensions, 16 channels at least, activations among relu,
-    silu, hardswish, sigmoid and hardsigmoid, weights of the program's own, and nothing else that
-    uses what is between, or writes to it. It belongs behind `convolution-to-linear`, and to
+    relu6, silu, hardswish, sigmoid and hardsigmoid, weights of the program's own, and nothing else
+    that uses what is between, or writes to it. It belongs behind `convolution-to-linear`, and to
     `channels-last`, since the function gives its result so.
     """
 
@@ -143,7 +138,7 @@ def _match(
     value, inside = image.meta["val"], list[torch.fx.Node]()
     calls: list[torch.fx.Node] = []
     node: object = gates
-    for targets in (_PLACES, _LAYERS, _PLACES, _LAYERS, _MEANS):
+    for targets in (PLACES, _LAYERS, PLACES, _LAYERS, _MEANS):
         if (call := _enter(node, targets, inside)) is None:
             return None
         calls.append(call)
@@ -170,7 +165,7 @@ def _match(
         return None
     return _Block(
         image, parts[0], parts[1], parts[2], parts[3],
-        _PLACES[activation.target], _PLACES[gate.target], tuple(inside),
+        PLACES[activation.target], PLACES[gate.target], tuple(inside),
     )  # fmt: skip
 
 

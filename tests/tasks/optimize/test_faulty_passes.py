@@ -171,7 +171,7 @@ class Everything(nn.Module):
         self.dropout, self.forgotten = nn.Dropout(0.5), nn.Linear(4, 4)
         self.gate = nn.Parameter(torch.randn(4))
         self.narrow, self.scattered = nn.Conv1d(3, 4, 1), nn.Linear(3, 4)
-        self.squeeze, self.pointwise = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 1)
+        self.squeeze, self.pointwise = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 16, 1)
         self.first, self.second = nn.Linear(18, 4), nn.Linear(4, 18)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -180,7 +180,7 @@ class Everything(nn.Module):
         self.forgotten(y)
         y = y + self.narrow(rows).mean(2) + self.scattered(rows.transpose(1, 2)).mean(1)
         y = y + self.squeeze(x.abs().mean((2, 3), keepdim=True) ** -0.5).flatten(1)
-        y = y + torch.relu(self.pointwise(x)).mean((2, 3))
+        y = y + torch.relu(self.pointwise(x)).mean((1, 2, 3))[:, None]
         wide = x.repeat(1, 6, 1, 1)
         gates = torch.sigmoid(self.second(torch.relu(self.first(wide.mean((2, 3))))))
         y = y + (wide * gates[:, :, None, None]).mean((1, 2, 3))[:, None]

@@ -79,9 +79,7 @@ def test_gates_that_no_int8_layer_takes_stay_float32() -> None:
     class Ended(Inverted):
         def forward(self, x: Tensor) -> tuple[Tensor, ...]:
             y = nn.functional.silu(self.depthwise(nn.functional.silu(self.expand(x))))
-            return (
-                y * self.excite(self.squeeze(y.mean((2, 3), keepdim=True)).relu()).sigmoid(),
-            )
+            return (y * self.excite(self.squeeze(y.mean((2, 3), keepdim=True)).relu()).sigmoid(),)
 
     program = quantized(Ended("nothing").eval())
     (gates,) = program.graph.find_nodes(op="call_function", target=_GATES)
@@ -91,15 +89,16 @@ def test_gates_that_no_int8_layer_takes_stay_float32() -> None:
 
 def test_with_a_grid_of_each_call_gates_stay_float32_too() -> None:
     class Rows(Inverted):
+        def __init__(self) -> None:
+            super().__init__("nothing")
+            self.last = nn.Linear(24, 5)
+
         def forward(self, x: Tensor) -> tuple[Tensor, ...]:
             y = self.expand(x)
             gates = self.excite(self.squeeze(y.mean((2, 3), keepdim=True)).relu()).sigmoid()
-            rows = (y * gates).permute(0, 2, 3, 1)
-            return (nn.functional.linear(rows, self.last),)
+            return (self.last((y * gates).permute(0, 2, 3, 1)),)
 
-    module = Rows("nothing")
-    module.last = nn.Parameter(torch.randn(5, 24, generator=torch.Generator().manual_seed(1)))
-    program = quantized(module.eval(), "dynamic")
+    program = quantized(Rows().eval(), "dynamic")
     (gates,) = program.graph.find_nodes(op="call_function", target=_GATES)
     assert gates.args[-2:] == (0.0, 0)
     assert program.graph.find_nodes(
