@@ -42,6 +42,7 @@ KNOBS: dict[str, Variation] = {
     "pool-with-attention": Variation(passes=(PassChoice("pool-with-attention"),)),
     "cpu-attention": Variation(passes=(PassChoice("cpu-attention"),)),
     "cpu-convolution": Variation(passes=(PassChoice("cpu-convolution"),)),
+    "cpu-linear": Variation(passes=(PassChoice("cpu-linear"),)),
     "int8-weights": Variation(passes=(PassChoice("quantize-weights"),)),
     "int8-tables": Variation(passes=(PassChoice("quantize-tables"),)),
 } | {
@@ -86,8 +87,8 @@ class Search:
     """For each target, 0 to 86400; with 0 there is no search."""
     candidates: tuple[str, ...] = (
         "freezing", "channels-last+freezing", "carry-nan+channels-last+freezing",
-        "cpu-convolution+channels-last+freezing", "cpu-attention+freezing", "pool-with-attention",
-        "max-autotune", "freezing+max-autotune",
+        "cpu-convolution+channels-last+freezing", "cpu-linear+freezing", "cpu-attention+freezing",
+        "pool-with-attention", "max-autotune", "freezing+max-autotune",
     )  # fmt: skip
     """Each is one of the words below, or some of them joined by `+`."""
     goal: Goal = added_field("all")

@@ -126,10 +126,14 @@ __attribute__((optimize("O3", "fp-contract=fast"))) AOTITorchError aoti_torch_cp
   const int64_t batch = x.sizes[0], channels = x.sizes[1], height = x.sizes[2], width = x.sizes[3];
   const int64_t rows = w.sizes[0], columns = w.sizes[1];
   const bool fits = channels >= Core::lanes && w.sizes[2] == channels && w.strides[2] == 1 &&
-      w.strides[1] == channels && w.strides[0] == columns * channels && x.strides[1] == 1 &&
+      (columns < 2 || w.strides[1] == channels) &&
+      (rows < 2 || w.strides[0] == columns * channels) && x.strides[1] == 1 &&
       stride_y > 0 && stride_x > 0 && padding_y >= 0 && padding_x >= 0 && dilation_y > 0 &&
       dilation_x > 0 && (!bias || (b.sizes[0] == channels && b.strides[0] == 1));
   if (!fits) return refuse("expected channels that lie beside each other, and weights for them");
+  if (height + 2 * padding_y <= dilation_y * (rows - 1) ||
+      width + 2 * padding_x <= dilation_x * (columns - 1))
+    return refuse("expected an image that is at least as large as the kernel");
   const int64_t made_height =
       (height + 2 * padding_y - dilation_y * (rows - 1) - 1) / stride_y + 1;
   const int64_t made_width =

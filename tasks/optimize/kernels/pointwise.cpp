@@ -60,6 +60,19 @@ __attribute__((optimize("O3", "fp-contract=fast"))) AOTITorchError aoti_torch_cp
           multiply(from, from_step, weights, weights_step, depth, to, 1, 4);
       }
     }
+    // What follows the sums of some channels of a point, of which `count` are given.
+    static inline __attribute__((always_inline)) void finish(
+        const float* sums, const float* bias, const float* added, const int64_t activation,
+        float* to, const int64_t count) {
+      const auto take = [count](const float* from) __attribute__((always_inline)) {
+        return read(reinterpret_cast<const char*>(from), false, count);
+      };
+      Vector made[1] = {load(sums)};
+      if (bias) made[0] += take(bias);
+      if (added) made[0] += take(added);
+      activate(made, 1, activation);
+      write(reinterpret_cast<char*>(to), made[0], false, count);
+    }
   };
 
   const auto refuse = [](const char* why) {
@@ -79,13 +92,13 @@ __attribute__((optimize("O3", "fp-contract=fast"))) AOTITorchError aoti_torch_cp
   const int64_t blocks = (channels + Core::block - 1) / Core::block;
   // Points follow each other as those of a batch whose channels lie beside each other do.
   const auto is_rows = [&](const View& one, int64_t row) {
-    return one.strides[1] == 1 && (width < 2 || one.strides[3] == row) &&
+    return (row < 2 || one.strides[1] == 1) && (width < 2 || one.strides[3] == row) &&
         (height < 2 || one.strides[2] == width * row) &&
         (batch < 2 || one.strides[0] == image_points * row);
   };
-  const bool fits = channels >= Core::block && w.sizes[0] == depth * blocks * Core::block &&
+  const bool fits = channels > 0 && w.sizes[0] == depth * blocks * Core::block &&
       w.strides[0] == 1 && is_rows(x, depth) &&
-      (!bias || (b.sizes[0] == channels && b.strides[0] == 1)) &&
+      (!bias || (b.sizes[0] == channels && (channels < 2 || b.strides[0] == 1))) &&
       (!added || (a.is(batch, channels, height, width) && is_rows(a, channels)));
   if (!fits) return refuse("expected channels that lie beside each other, and weights for them");
   const int64_t shape[4] = {batch, channels, height, width};
@@ -97,6 +110,7 @@ __attribute__((optimize("O3", "fp-contract=fast"))) AOTITorchError aoti_torch_cp
     aoti_torch_delete_tensor_object(*result);
     return refuse("its result can't be read");
   }
+  if (!points) return AOTI_TORCH_SUCCESS;
   const char* const from = static_cast<const char*>(x.data);
   const float* const weights = static_cast<const float*>(w.data);
   const float* const biases = bias ? static_cast<const float*>(b.data) : nullptr;
@@ -130,18 +144,25 @@ __attribute__((optimize("O3", "fp-contract=fast"))) AOTITorchError aoti_torch_cp
             for (int64_t n = 0; n < wide; ++n) {
               // The last block overlaps, where the channels are no multiple.
               const int64_t at = (first_block + inside + n) * Core::block;
-              const int64_t channel = at < last ? at : last;
-              Core::Vector some[Core::vectors];
-              const int64_t place = (point + p) * channels + channel;
+              const int64_t channel = at < last ? at : last < 0 ? 0 : last;
               for (int64_t v = 0; v < Core::vectors; ++v) {
-                const int64_t lane = v * Core::lanes;
-                some[v] = Core::load(sums + (p * wide + n) * Core::block + lane);
-                if (biases) some[v] += Core::load(biases + channel + lane);
-                if (others) some[v] += Core::load(others + place + lane);
+                const int64_t begin = channel + v * Core::lanes, left = channels - begin;
+                const int64_t place = (point + p) * channels + begin, whole = Core::lanes;
+                const float* const made = sums + (p * wide + n) * Core::block + v * whole;
+                const float* const shift = biases ? biases + begin : nullptr;
+                const float* const other = others ? others + place : nullptr;
+                if (parts > 1 && at > last && last > 0) {
+                  // Another thread may be at what overlaps.
+                  float all_of_it[Core::lanes];
+                  Core::finish(made, shift, other, activation, all_of_it, Core::lanes);
+                  for (int64_t l = begin < at ? at - begin : 0; l < whole; ++l)
+                    to[place + l] = all_of_it[l];
+                } else if (left >= whole) {
+                  Core::finish(made, shift, other, activation, to + place, Core::lanes);
+                } else if (left > 0) {
+                  Core::finish(made, shift, other, activation, to + place, left);
+                }
               }
-              Core::activate(some, Core::vectors, activation);
-              for (int64_t v = 0; v < Core::vectors; ++v)
-                Core::store(to + place + v * Core::lanes, some[v]);
             }
         }
       }

@@ -1,4 +1,4 @@
-"""`handoff::pointwise`: convolutions by one point, by a C++ function of our own on the CPU."""
+"""`handoff::pointwise` and `handoff::rows`: a C++ function of our own for products on the CPU."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from handoff.tasks.optimize.kernels.activations import activate
 SOURCE = Path(__file__).with_suffix(".cpp")
 _ATEN = torch.ops.aten
 # Channels that the function computes at once, and the blocks of them that lie beside each other.
-BLOCK = 16
+_BLOCK = 16
 _BLOCKS = 4
 _LAST = torch.channels_last
 
 
 def _groups(channels: int) -> list[list[int]]:
-    """Return the output channels of each group; the last block overlaps the one before."""
-    starts = [min(start, channels - BLOCK) for start in range(0, channels, BLOCK)]
+    """Return the output channels of each group; the last block overlaps the one before.
+
+    What there isn't, where there are fewer than a block has, is -1.
+    """
+    if channels < _BLOCK:
+        return [[*range(channels), *[-1] * (_BLOCK - channels)]]
+    starts = [min(start, channels - _BLOCK) for start in range(0, channels, _BLOCK)]
     return [
-        [start + n for start in starts[first : first + _BLOCKS] for n in range(BLOCK)]
+        [start + n for start in starts[first : first + _BLOCKS] for n in range(_BLOCK)]
         for first in range(0, len(starts), _BLOCKS)
     ]
 
@@ -30,24 +35,25 @@ def _groups(channels: int) -> list[list[int]]:
 def pack(weight: Tensor) -> Tensor:
     """Return weights `[out, in]` in the order in which the function reads them, as one row.
 
-    Of each group of blocks all numbers for the first input channel come first. `out` is `BLOCK` at
-    least.
+    Of each group of blocks all numbers for the first input channel come first.
     """
     groups = _groups(weight.shape[0])
-    return torch.cat([weight[group].t().flatten() for group in groups]).contiguous()
+    # The last row is that of channels that there aren't.
+    padded = torch.cat([weight, torch.zeros_like(weight[:1])])
+    return torch.cat([padded[group].t().flatten() for group in groups]).contiguous()
 
 
 def unpack(packed: Tensor, channels: int) -> Tensor:
     """Return the weights `[channels, in]` that were packed."""
     groups = _groups(channels)
     depth = packed.numel() // sum(map(len, groups))
-    weight = packed.new_empty((channels, depth))
+    weight = packed.new_empty((channels + 1, depth))
     begin = 0
     for group in groups:
         end = begin + depth * len(group)
         weight[group] = packed[begin:end].view(depth, len(group)).t()
         begin = end
-    return weight
+    return weight[:channels]
 
 
 def composition(
@@ -103,8 +109,8 @@ def pointwise(
 
     `weight` is what `pack` made of `[channels, C]`; `bias` has `channels` numbers, and `added` is
     of the result's shape. `activation`, by its place in `activations.FUNCTIONS`, comes behind both.
-    All are float32, and `channels` is `BLOCK` at least. Compilers see this body: on CUDA plain
-    ATen, else the operator that stands for the C++ function.
+    All are float32. Compilers see this body: on CUDA plain ATen, else the operator that stands for
+    the C++ function.
     """
     if image.is_cuda:
         return composition(image, weight, bias, added, channels, activation)
@@ -113,3 +119,27 @@ def pointwise(
         None if added is None else added.contiguous(memory_format=_LAST), channels, activation,
     )  # fmt: skip
     return result
+
+
+@torch.library.triton_op("handoff::rows", mutates_args=())
+def rows(
+    given: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    added: Tensor | None,
+    channels: int,
+    activation: int,
+) -> Tensor:
+    """Return what a linear layer makes of `[..., C]`: `[..., channels]`, contiguous.
+
+    The arguments are those of `pointwise`, by whose function it is computed: each row is a point.
+    """
+    sizes = given.shape[:-1]
+    images = [
+        one.reshape(-1, one.shape[-1])[:, :, None, None]
+        for one in (given.contiguous(), *([] if added is None else [added.contiguous()]))
+    ]
+    image, more = images[0], images[1] if added is not None else None
+    call = composition if given.is_cuda else _pointwise_cpu
+    made = call(image, weight, bias, more, channels, activation)
+    return made.reshape(*sizes, channels)

@@ -92,7 +92,8 @@ aoti_torch_cpu_squeeze_excite_cpu(
   const int64_t lanes = Core::lanes;
   const bool fits = channels >= lanes && s.sizes[1] == channels && e.sizes[0] == hidden &&
       e.sizes[1] == channels && s.strides[1] == 1 && e.strides[1] == 1 && x.strides[1] == 1 &&
-      (!squeeze_bias || sb.sizes[0] == hidden) && (!excite_bias || eb.sizes[0] == channels);
+      (!squeeze_bias || sb.sizes[0] == hidden) &&
+      (!excite_bias || (eb.sizes[0] == channels && eb.strides[0] == 1));
   if (!fits) return refuse("expected channels that lie beside each other, and weights for them");
   const int64_t shape[4] = {batch, channels, height, width};
   const int64_t steps[4] = {points * channels, 1, width * channels, channels};

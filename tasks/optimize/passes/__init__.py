@@ -12,6 +12,7 @@ from handoff.tasks.optimize.passes.contiguous_linear import ContiguousLinear
 from handoff.tasks.optimize.passes.convolution_to_linear import ConvolutionToLinear
 from handoff.tasks.optimize.passes.cpu_attention import CpuAttention
 from handoff.tasks.optimize.passes.cpu_convolution import CpuConvolution
+from handoff.tasks.optimize.passes.cpu_linear import CpuLinear
 from handoff.tasks.optimize.passes.decompose import DecomposeToCore
 from handoff.tasks.optimize.passes.drop_noops import DropInferenceNoops
 from handoff.tasks.optimize.passes.eliminate_dead_code import EliminateDeadCode
@@ -49,6 +50,7 @@ PASSES: dict[str, type[Pass[Any]]] = {
         PoolWithAttention,
         CpuAttention,
         CpuConvolution,
+        CpuLinear,
         CarryNan,
         WidenConv1d,
         SqueezeExcite,

@@ -9,11 +9,10 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.tasks.optimize.kernels.activations import NO_ACTIVATION
 from handoff.tasks.optimize.kernels.depthwise import LEAST_CHANNELS
-from handoff.tasks.optimize.kernels.pointwise import BLOCK, pack
+from handoff.tasks.optimize.kernels.pointwise import pack
 from handoff.tasks.optimize.passes.convolution_to_linear import is_point, is_unpadded
-from handoff.tasks.optimize.passes.following import is_sum, place_of, replace_chain
+from handoff.tasks.optimize.passes.following import follow, replace_chain
 from handoff.tasks.optimize.passes.layout import LayoutPass
 from handoff.tasks.optimize.passes.purity import last_writes
 from handoff.tasks.optimize.passes.state import (
@@ -21,6 +20,7 @@ from handoff.tasks.optimize.passes.state import (
     add_call,
     arguments_of,
     drop_unused_state,
+    is_constant,
     state_name,
 )
 
@@ -42,10 +42,11 @@ class CpuConvolution(LayoutPass):
     of networks for small devices, which have many such layers, calling oneDNN takes a good part of
     the time. On CUDA they are the same operators as before.
 
-    Conditions: float32, two dimensions, 16 channels at least that come out, weights of the
-    program's own, a convolution by one point without stride and padding, and nothing is written to
-    after a view of it was made. It belongs in front of `channels-last`, since the functions give
-    their results so. Whether it is faster depends on model and machine, so let a search decide.
+    Conditions: float32, two dimensions, weights of the program's own, a convolution by one point
+    without stride and padding, or one of 16 channels at least each with its own kernel, and nothing
+    is written to after a view of it was made. It belongs in front of `channels-last`, since the
+    functions give their results so. Whether it is faster depends on model and machine, so let a
+    search decide.
     """
 
     name: ClassVar[str] = "cpu-convolution"
@@ -62,7 +63,7 @@ class CpuConvolution(LayoutPass):
         """Replace one, and what follows it alone."""
         arguments = arguments_of(node)
         is_pointwise = arguments["groups"] == 1
-        chain, added, activation = _follow(node, last_writes(program.graph), sums=is_pointwise)
+        chain, added, activation = follow(node, last_writes(program.graph), sums=is_pointwise)
         image, weight, bias = (arguments[name] for name in ("input", "weight", "bias"))
         if is_pointwise:
             packed = self._add_weight(program, weight, "rows", lambda one: pack(one.flatten(1)))
@@ -81,7 +82,7 @@ class CpuConvolution(LayoutPass):
 
     def call(self, program: ExportedProgram) -> bool:
         """Replace them all; layers that share weights go on sharing them."""
-        self._weights: dict[str, torch.fx.Node] = {}
+        self._weights: dict[tuple[str, str], torch.fx.Node] = {}
         return super().call(program)
 
     def clean_up(self, program: ExportedProgram) -> None:
@@ -94,12 +95,12 @@ class CpuConvolution(LayoutPass):
         change: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.fx.Node:  # fmt: skip
         """Keep weights as a function reads them, and return their placeholder."""
-        if weight.name not in self._weights:
+        if (weight.name, hint) not in self._weights:
             tensor = program.state_dict[state_name(program, weight)].detach()
             # By the placeholder's name, which is one in code, too.
             added = add_buffer(program, f"{weight.name}_{hint}", change(tensor).contiguous())
-            self._weights[weight.name] = added
-        return self._weights[weight.name]
+            self._weights[weight.name, hint] = added
+        return self._weights[weight.name, hint]
 
 
 def _is_supported(
@@ -113,7 +114,7 @@ def _is_supported(
         value.dim() == _RANK and not is_point(image)
         and all(one.meta["val"].dtype is torch.float32 for one in tensors)
         and bool(state_name(program, weight)) and weight not in writes
-        and (bias is None or (bool(state_name(program, bias)) and bias not in writes))
+        and (bias is None or is_constant(program, bias, writes))
         # What it is given isn't written to behind it, where the function may come to stand.
         and not (image in writes and image < writes[image])
         and (_is_pointwise(arguments) if groups == 1 else _is_depthwise(arguments, value, kernel))
@@ -124,7 +125,6 @@ def _is_pointwise(arguments: dict[str, Any]) -> bool:
     return (
         is_point(arguments["weight"]) and is_unpadded(arguments["padding"])
         and _pair(arguments["stride"]) == [1, 1]
-        and arguments["weight"].meta["val"].shape[0] >= BLOCK
     )  # fmt: skip
 
 
@@ -140,30 +140,3 @@ def _pair(value: int | Sequence[int]) -> list[int]:
     """Return a number for each axis of an image; one is that of both."""
     numbers = [value] if isinstance(value, int) else list(value)
     return numbers * (_AXES // len(numbers))
-
-
-def _follow(
-    node: torch.fx.Node, writes: dict[torch.fx.Node, torch.fx.Node], *, sums: bool
-) -> tuple[list[torch.fx.Node], torch.fx.Node | None, int]:
-    """Return a layer with what follows it alone, what is added to it, and its activation.
-
-    The function that is to do all of it stands where the last of them does.
-    """
-    chain, added = [node], None
-    following = _only_user(node)
-    if sums and is_sum(following):
-        assert following is not None
-        others = [one for one in following.all_input_nodes if one is not node]
-        if others and not (others[0] in writes and others[0] < writes[others[0]]):
-            chain.append(following)
-            added = others[0]
-            following = _only_user(following)
-    activation = NO_ACTIVATION if following is None else place_of(following)
-    if following is not None and activation != NO_ACTIVATION:
-        chain.append(following)
-    return chain, added, activation
-
-
-def _only_user(node: torch.fx.Node) -> torch.fx.Node | None:
-    only, *more = [*node.users, None]
-    return only if more == [None] else None

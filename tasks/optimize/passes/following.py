@@ -93,3 +93,32 @@ def replace_chain(program: ExportedProgram, chain: list[torch.fx.Node], new: tor
     replace_node(program, last, new)
     for node in reversed(others):
         node.graph.erase_node(node)
+
+
+def follow(
+    node: torch.fx.Node, writes: dict[torch.fx.Node, torch.fx.Node], *, sums: bool
+) -> tuple[list[torch.fx.Node], torch.fx.Node | None, int]:
+    """Return a layer with what follows it alone, what is added to it, and its activation.
+
+    With `sums`, the first sum of it and of another tensor belongs to that. `writes` are the last
+    calls that write to a tensor's memory: what is added isn't written to behind the sum. The
+    function that is to do all of it stands where the last of them does.
+    """
+    chain, added = [node], None
+    following = _only_user(node)
+    if sums and is_sum(following):
+        assert following is not None
+        others = [one for one in following.all_input_nodes if one is not node]
+        if others and not (others[0] in writes and others[0] < writes[others[0]]):
+            chain.append(following)
+            added = others[0]
+            following = _only_user(following)
+    activation = NO_ACTIVATION if following is None else place_of(following)
+    if following is not None and activation != NO_ACTIVATION:
+        chain.append(following)
+    return chain, added, activation
+
+
+def _only_user(node: torch.fx.Node) -> torch.fx.Node | None:
+    only, *more = [*node.users, None]
+    return only if more == [None] else None

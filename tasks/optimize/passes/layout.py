@@ -18,6 +18,8 @@ _ATEN = torch.ops.aten
 _ALWAYS_VIEWS = {_ATEN.unsqueeze.default, _ATEN.squeeze.default, _ATEN.squeeze.dim,
                  _ATEN.squeeze.dims, _ATEN.transpose.int, _ATEN.permute.default,
                  _ATEN.select.int, _ATEN.slice.Tensor}  # fmt: skip
+# What reads memory by strides of its own: of another layout other numbers.
+_STRIDED = (_ATEN.as_strided, _ATEN.as_strided_copy, _ATEN.as_strided_scatter, _ATEN.as_strided_)
 _CONTIGUOUS = {"memory_format": torch.contiguous_format}
 
 
@@ -25,8 +27,9 @@ class LayoutPass(NodePass[ExportedProgram]):
     """A node pass behind which values lie otherwise in memory, except for the model's outputs.
 
     A client may read an output's memory without looking at its strides, so one that is contiguous
-    stays so. Nothing is changed in a graph that writes to something after a view of it was made:
-    in another layout the view might be a copy, and the write be lost.
+    stays so. Nothing is changed in a graph that writes to something after a view of it was made,
+    since in another layout the view might be a copy, and the write be lost; nor in one that reads
+    memory by strides of its own (`as_strided`).
     """
 
     level: ClassVar[Literal["fx", "aten"]] = "aten"
@@ -39,6 +42,9 @@ class LayoutPass(NodePass[ExportedProgram]):
         """Return the nodes to change, of a graph in which layouts may change."""
         writes = last_writes(program.graph)
         if any(_may_copy(node) and node < writer for node, writer in writes.items()):
+            return []
+        if any(getattr(node.target, "overloadpacket", None) in _STRIDED
+               for node in program.graph.nodes):  # fmt: skip
             return []
         return self.choose(program)
 

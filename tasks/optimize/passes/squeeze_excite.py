@@ -21,6 +21,7 @@ from handoff.tasks.optimize.passes.state import (
     arguments_of,
     copy_metadata,
     drop_unused_state,
+    is_constant,
     replace_node,
     state_name,
 )
@@ -157,6 +158,7 @@ def _match(
         and all(one.meta["val"].dtype is value.dtype for one in tensors)
         and all(state_name(program, _skip_shapes(one)) for one in tensors)
         and writes.keys().isdisjoint(map(_skip_shapes, tensors))
+        and all(is_constant(program, parts[one], writes) for one in (1, 3) if parts[one])
         and all(writes.get(one, one) in inside for one in inside)
         # Whoever writes to the image later changes what the product sees, and not the means.
         and not (image in writes and image < writes[image])

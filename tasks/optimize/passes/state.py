@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -42,6 +43,18 @@ def state_name(program: ExportedProgram, node: torch.fx.Node) -> str:
         if spec.arg.name == node.name and spec.kind in _STATE and spec.target is not None:
             return spec.target if spec.target in program.state_dict else ""
     return ""
+
+
+def is_constant(
+    program: ExportedProgram, node: torch.fx.Node, writes: Container[torch.fx.Node]
+) -> bool:
+    """Return whether a placeholder stands for state that is never written to.
+
+    `writes` holds what is (`purity.last_writes`). A function of our own may read it as it lies in
+    memory, without gaps.
+    """
+    name = state_name(program, node)
+    return bool(name) and node not in writes and program.state_dict[name].is_contiguous()
 
 
 def lifted_tensors(program: ExportedProgram) -> dict[str, torch.Tensor]:

@@ -20,6 +20,11 @@ LAST = torch.channels_last
 ACTIVATIONS = (NO_ACTIVATION, *range(len(FUNCTIONS)))
 
 
+def activations_of(place: int) -> tuple[int, ...]:
+    """Return all for the first layer of a kind, and for each other one none and another one."""
+    return ACTIVATIONS if place == 0 else (NO_ACTIVATION, ACTIVATIONS[1 + place % len(FUNCTIONS)])
+
+
 class Point(NamedTuple):
     """A pointwise layer: channels that go in and come out, and the image's sizes."""
 
@@ -31,12 +36,14 @@ class Point(NamedTuple):
     has_bias: bool = True
 
 
-# One block of output channels, some, a whole group, groups and a rest; blocks that overlap; fewer
-# points than are computed at once, as many, more than share the cache.
+# One block of output channels, some, a whole group, groups and a rest; blocks that overlap; less
+# than one; fewer points than are computed at once, as many, more than share the cache.
 POINTS = (
     Point(3, 16, 1, 3), Point(24, 40, 9, 7, is_added=True), Point(17, 129, 3, 2, has_bias=False),
     Point(64, 64, 14, 14), Point(33, 17, 2, 3, is_added=True, has_bias=False),
-    Point(8, 144, 5, 5, is_added=True), Point(200, 100, 1, 1),
+    Point(8, 144, 5, 5, is_added=True), Point(200, 100, 1, 1), Point(9, 1, 4, 3, is_added=True),
+    Point(20, 11, 7, 1, is_added=True), Point(300, 260, 12, 10), Point(40, 7, 6, 1),
+    Point(1, 18, 3, 4), Point(1100, 65, 3, 5, is_added=True), Point(1, 1, 3, 4, is_added=True),
 )  # fmt: skip
 
 
@@ -59,18 +66,19 @@ DEEP = (
     Deep(32, 2, 2, (5, 5), padding=(2, 2), has_bias=False),
     Deep(17, 12, 20, (3, 5), (1, 3), (0, 4), (2, 1)), Deep(24, 6, 1, (3, 1), padding=(1, 0)),
     Deep(48, 10, 16, (7, 7), (1, 1), (3, 3)), Deep(16, 9, 9, padding=(0, 0), has_bias=False),
-    Deep(16, 5, 30, (3, 3), (2, 1), (4, 4), (1, 2)),
+    Deep(16, 5, 30, (3, 3), (2, 1), (4, 4), (1, 2)), Deep(19, 4, 5, (1, 1), padding=(0, 0)),
+    Deep(16, 9, 3, (9, 1), (1, 4), (4, 0)),
 )  # fmt: skip
 
 
 class Pointwise(nn.Module):
-    def __init__(self, point: Point) -> None:
+    def __init__(self, place: int) -> None:
         super().__init__()
+        self.point, self.activations = (point := POINTS[place]), activations_of(place)
         source = torch.Generator().manual_seed(point.channels)
         weight = torch.randn(point.channels, point.depth, generator=source) / point.depth**0.5
         self.register_buffer("weight", pointwise.pack(weight))
         self.register_buffer("bias", torch.randn(point.channels, generator=source))
-        self.point = point
 
     def arguments(self, image: Tensor, added: Tensor) -> tuple[Tensor | None, ...]:
         bias = self.bias if self.point.has_bias else None
@@ -81,19 +89,27 @@ class Pointwise(nn.Module):
 
     def forward(self, image: Tensor, added: Tensor) -> list[Tensor]:
         given = self.arguments(image, added)
-        return [
-            torch.ops.handoff.pointwise(*given, self.point.channels, which) for which in ACTIVATIONS
+        if self.point.width > 1:
+            operator = torch.ops.handoff.pointwise
+            return [operator(*given, self.point.channels, which) for which in self.activations]
+        # The same function by its other name.
+        first, weight, bias, more = given
+        rows = [one if one is None else one[..., 0].transpose(1, 2) for one in (first, more)]
+        made = [
+            torch.ops.handoff.rows(rows[0], weight, bias, rows[1], self.point.channels, which)
+            for which in self.activations
         ]
+        return [one.transpose(1, 2)[..., None] for one in made]
 
 
 class Depthwise(nn.Module):
-    def __init__(self, deep: Deep) -> None:
+    def __init__(self, place: int) -> None:
         super().__init__()
+        self.deep, self.activations = (deep := DEEP[place]), activations_of(place)
         source = torch.Generator().manual_seed(deep.channels)
         taps = torch.randn(*deep.kernel, deep.channels, generator=source)
         self.register_buffer("taps", taps / len(taps))
         self.register_buffer("bias", torch.randn(deep.channels, generator=source))
-        self.deep = deep
 
     def arguments(self, image: Tensor) -> tuple[object, ...]:
         bias = self.bias if self.deep.has_bias else None
@@ -102,7 +118,7 @@ class Depthwise(nn.Module):
 
     def forward(self, image: Tensor) -> list[Tensor]:
         given = self.arguments(image.contiguous(memory_format=LAST))
-        return [torch.ops.handoff.depthwise(*given, which) for which in ACTIVATIONS]
+        return [torch.ops.handoff.depthwise(*given, which) for which in self.activations]
 
 
 class Functions(nn.Module):
@@ -110,8 +126,8 @@ class Functions(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pointwise = nn.ModuleList(map(Pointwise, POINTS))
-        self.depthwise = nn.ModuleList(map(Depthwise, DEEP))
+        self.pointwise = nn.ModuleList(map(Pointwise, range(len(POINTS))))
+        self.depthwise = nn.ModuleList(map(Depthwise, range(len(DEEP))))
 
     def forward(
         self, images: list[Tensor], added: list[Tensor], deep: list[Tensor]
@@ -149,7 +165,7 @@ def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def run(package: Path, inputs: Inputs) -> tuple[list[Tensor], list[Tensor]]:
     """Return the results of pointwise layers, and of depthwise ones, in one row each."""
     results = list(open_package(package)(inputs))  # type: ignore[arg-type] # in lists
-    number = len(POINTS) * len(ACTIVATIONS)
+    number = sum(len(activations_of(place)) for place in range(len(POINTS)))
     return results[:number], results[number:]
 
 
@@ -161,12 +177,12 @@ def wanted(inputs: Inputs) -> tuple[list[Tensor], list[Tensor]]:
         assert isinstance(layer, Pointwise)
         given: Any = layer.arguments(image.double(), added.double())
         channels = layer.point.channels
-        points += [pointwise.composition(*given, channels, which) for which in ACTIVATIONS]  # type: ignore[call-arg]
+        points += [pointwise.composition(*given, channels, which) for which in layer.activations]  # type: ignore[call-arg]
     deep: list[Tensor] = []
     for layer, image in zip(functions.depthwise, inputs[2], strict=True):
         assert isinstance(layer, Depthwise)
         given = layer.arguments(image.double())
-        deep += [depthwise.composition(*given, which) for which in ACTIVATIONS]  # type: ignore[call-arg]
+        deep += [depthwise.composition(*given, which) for which in layer.activations]  # type: ignore[call-arg]
     return points, deep
 
 
@@ -175,7 +191,7 @@ def test_layers_compute_what_torch_does(batch: int, package: Path) -> None:
     inputs = draw(batch)
     for made, want in zip(run(package, inputs), wanted(inputs), strict=True):
         for got, expected in zip(made, want, strict=True):
-            torch.testing.assert_close(got.double(), expected, rtol=2e-6, atol=5e-6)
+            torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=2e-5)
             assert got.is_contiguous(memory_format=LAST)
 
 
@@ -188,7 +204,7 @@ def test_nan_and_infinities_become_what_torch_makes_of_them(package: Path) -> No
     for made, want in zip(run(package, inputs), wanted(inputs), strict=True):
         for got, expected in zip(made, want, strict=True):
             assert got[0].isfinite().all(), "another image's"
-            torch.testing.assert_close(got.double(), expected, rtol=2e-6, atol=5e-6, equal_nan=True)
+            torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=2e-5, equal_nan=True)
 
 
 @pytest.mark.parametrize("size", [1e-30, 40.0, 100.0, 1e20])
@@ -198,10 +214,27 @@ def test_activations_of_small_and_of_large_numbers_are_torchs(size: float, packa
         image.mul_(size)
     for made, want in zip(run(package, inputs), wanted(inputs), strict=True):
         for got, expected in zip(made, want, strict=True):
-            torch.testing.assert_close(got.double(), expected, rtol=5e-6, atol=5e-6 * (1 + size))
+            torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=2e-5 * (1 + size))
 
 
-@pytest.mark.parametrize("channels", [16, 17, 31, 32, 64, 65, 100, 257])
+def test_of_no_images_there_are_no_results(tmp_path: Path) -> None:
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.point, self.deep = Pointwise(0), Depthwise(0)
+
+        def forward(self, image: Tensor, deep: Tensor) -> tuple[Tensor, Tensor]:
+            return self.point(image, image)[0], self.deep(deep)[0]
+
+    batch = {0: torch.export.Dim("batch", min=0, max=64)}
+    inputs = torch.randn(3, 3, 1, 3), torch.randn(3, 16, 9, 11)
+    package = open_package(compile_for_level("avx2", Layers(), inputs, (batch, batch), tmp_path))
+    for count in (3, 0):
+        point, deep = package([one[:count] for one in inputs])
+        assert (point.shape, deep.shape) == ((count, 16, 1, 3), (count, 16, 9, 11))
+
+
+@pytest.mark.parametrize("channels", [1, 5, 15, 16, 17, 31, 32, 64, 65, 100, 257])
 def test_weights_are_the_same_when_they_are_unpacked(channels: int) -> None:
     weight = torch.randn(channels, 5)
     packed = pointwise.pack(weight)

@@ -183,12 +183,12 @@ def _single(**options: Any) -> nn.Module:
 @pytest.mark.parametrize(
     "module",
     [
-        _single(stride=2), _single(padding=1), _single(groups=2), _single(out=12),
+        _single(stride=2), _single(padding=1), _single(groups=2),
         _single(kernel=3, padding=1), _single(kernel=3, groups=24, padding="same"),
         _single(kernel=3, groups=24, out=48), _single(kernel=3, groups=12), ImageWritten(),
         nn.Conv1d(24, 24, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
     ],
-    ids=["stride", "padding", "two groups", "few channels", "a larger kernel", "padding in words",
+    ids=["stride", "padding", "two groups", "a larger kernel", "padding in words",
          "two kernels a channel", "two channels a group", "image written to", "one axis",
          "no layer", "no convolution"],
 )  # fmt: skip
@@ -224,3 +224,40 @@ def test_of_another_precision_and_of_weights_that_are_computed_nothing_is_change
     assert not modified
     modified, _ = apply(CpuConvolution({}), _single().double(), X.double())
     assert not modified
+
+
+def test_a_bias_that_does_not_lie_in_one_piece_is_left_to_torch() -> None:
+    module = _single()
+    assert isinstance(module.bias, nn.Parameter)
+    module.bias = nn.Parameter(torch.randn(48)[::2])
+    modified, _ = apply(CpuConvolution({}), module, X)
+    assert not modified
+
+
+def test_one_weight_of_both_kinds_of_layers_is_kept_for_each() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(24, 1, 1, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            deep = nn.functional.conv2d(x, self.weight, groups=24)
+            return deep + nn.functional.conv2d(x[:, :1], self.weight)
+
+    _, program = apply(CpuConvolution({}), Shared(), X)
+    (wide,), (deep,) = calls(program, POINTWISE), calls(program, DEPTHWISE)
+    assert wide.args[1] is not deep.args[1]
+
+
+def test_what_reads_memory_by_strides_of_its_own_is_left_alone() -> None:
+    class Strided(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(24, 24, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x).as_strided((3, 4), (24 * 63, 63))  # type: ignore[no-any-return]
+
+    for chosen in (CpuConvolution({}), ChannelsLast({})):
+        modified, _ = apply(chosen, Strided(), X)
+        assert not modified
