@@ -228,9 +228,10 @@ def test_of_no_images_there_are_no_results(tmp_path: Path) -> None:
 
     batch = {0: torch.export.Dim("batch", min=0, max=64)}
     inputs = torch.randn(3, 3, 1, 3), torch.randn(3, 16, 9, 11)
-    package = open_package(compile_for_level("avx2", Layers(), inputs, (batch, batch), tmp_path))
+    folder = compile_for_level("avx2", Layers(), inputs, (batch, batch), tmp_path)
+    package = open_package(folder)
     for count in (3, 0):
-        point, deep = package([one[:count] for one in inputs])
+        point, deep = package((inputs[0][:count], inputs[1][:count]))
         assert (point.shape, deep.shape) == ((count, 16, 1, 3), (count, 16, 9, 11))
 
 
