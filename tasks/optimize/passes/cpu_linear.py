@@ -17,13 +17,12 @@ from handoff.tasks.optimize.passes.state import (
     add_call,
     arguments_of,
     is_constant,
+    skip_shapes,
     state_name,
 )
 
 _ATEN = torch.ops.aten
 _OPERATOR = torch.ops.handoff.rows.default
-# What gives the same numbers in the same order another shape.
-_SHAPES = {_ATEN.flatten.using_ints, _ATEN.view.default, _ATEN.reshape.default}
 # Behind which oneDNN's own layer has an activation that the function hasn't.
 _LEFT_ALONE = {_ATEN.gelu.default, _ATEN.gelu_.default, _ATEN.tanh.default, _ATEN.tanh_.default}
 
@@ -75,7 +74,7 @@ class CpuLinear(WeightPass):
 
     def _add_weight(self, program: ExportedProgram, weight: torch.fx.Node) -> torch.fx.Node:
         """Keep a layer's weights as the function reads them, and return their placeholder."""
-        state = _skip_shapes(weight)
+        state = skip_shapes(weight)
         if state.name not in self._weights:
             tensor = program.state_dict[state_name(program, state)].detach()
             packed = pack(tensor.reshape(weight.meta["val"].shape))
@@ -89,7 +88,7 @@ def _is_supported(
 ) -> bool:
     arguments = arguments_of(node)
     given, weight, bias = (arguments[name] for name in ("input", "weight", "bias"))
-    state = _skip_shapes(weight)
+    state = skip_shapes(weight)
     tensors = [one for one in (given, weight, bias) if one is not None]
     return (
         all(one.meta["val"].dtype is torch.float32 for one in tensors)
@@ -100,11 +99,3 @@ def _is_supported(
         and not (given in writes and given < writes[given])
         and not any(user.target in _LEFT_ALONE for user in node.users)
     )  # fmt: skip
-
-
-def _skip_shapes(node: torch.fx.Node) -> torch.fx.Node:
-    while node.target in _SHAPES:
-        inner = node.args[0]
-        assert isinstance(inner, torch.fx.Node)
-        node = inner
-    return node

@@ -16,6 +16,7 @@ from handoff.tasks.optimize.passes.base import NodePass
 from handoff.tasks.optimize.passes.following import PLACES
 from handoff.tasks.optimize.passes.purity import last_writes
 from handoff.tasks.optimize.passes.state import (
+    SHAPES,
     add_buffer,
     add_call,
     arguments_of,
@@ -23,16 +24,12 @@ from handoff.tasks.optimize.passes.state import (
     drop_unused_state,
     is_constant,
     replace_node,
+    skip_shapes,
     state_name,
 )
 
 _ATEN = torch.ops.aten
 _OPERATOR = torch.ops.handoff.squeeze_excite.default
-# What gives the same numbers in the same order another shape.
-_SHAPES = {
-    _ATEN.flatten.using_ints, _ATEN.unsqueeze.default, _ATEN.squeeze.dim, _ATEN.squeeze.dims,
-    _ATEN.view.default, _ATEN.reshape.default,
-}  # fmt: skip
 _LAYERS = (_ATEN.linear.default,)
 _MEANS = (_ATEN.adaptive_avg_pool2d.default, _ATEN.mean.dim)
 _DTYPES = (torch.float32, torch.bfloat16)
@@ -103,7 +100,7 @@ class SqueezeExcite(NodePass[ExportedProgram]):
         self, program: ExportedProgram, weight: torch.fx.Node, hint: Literal["rows", "columns"]
     ) -> torch.fx.Node:
         """Keep a layer's weights as the function reads them, and return their placeholder."""
-        state = _skip_shapes(weight)
+        state = skip_shapes(weight)
         if (state.name, hint) not in self._matrices:
             matrix = program.state_dict[state_name(program, state)].detach()
             matrix = matrix.reshape(weight.meta["val"].shape)
@@ -156,8 +153,8 @@ def _match(
         and _has_sizes(gates, (*value.shape[:2], 1, 1))
         and value.dtype in _DTYPES
         and all(one.meta["val"].dtype is value.dtype for one in tensors)
-        and all(state_name(program, _skip_shapes(one)) for one in tensors)
-        and writes.keys().isdisjoint(map(_skip_shapes, tensors))
+        and all(state_name(program, skip_shapes(one)) for one in tensors)
+        and writes.keys().isdisjoint(map(skip_shapes, tensors))
         and all(is_constant(program, parts[one], writes) for one in (1, 3) if parts[one])
         and all(writes.get(one, one) in inside for one in inside)
         # Whoever writes to the image later changes what the product sees, and not the means.
@@ -182,7 +179,7 @@ def _enter(
         inside.append(node)
         if node.target in targets:
             return node
-        if node.target not in _SHAPES:
+        if node.target not in SHAPES:
             break
         node = node.args[0]
     return None
@@ -194,14 +191,6 @@ def _has_sizes(node: torch.fx.Node, sizes: Sequence[int]) -> bool:
     return len(found) == len(sizes) and all(
         statically_known_true(one == other) for one, other in zip(found, sizes, strict=True)
     )
-
-
-def _skip_shapes(node: torch.fx.Node) -> torch.fx.Node:
-    while node.target in _SHAPES:
-        inner = node.args[0]
-        assert isinstance(inner, torch.fx.Node)
-        node = inner
-    return node
 
 
 def _is_over_points(means: torch.fx.Node) -> bool:

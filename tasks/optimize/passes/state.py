@@ -33,6 +33,12 @@ def copy_metadata(new: torch.fx.Node, old: torch.fx.Node) -> None:
     new.meta.update({name: value for name, value in old.meta.items() if name != "val"})
 
 
+# What gives the same numbers in the same order another shape.
+_ATEN = torch.ops.aten
+SHAPES = {
+    _ATEN.flatten.using_ints, _ATEN.unsqueeze.default, _ATEN.squeeze.dim, _ATEN.squeeze.dims,
+    _ATEN.view.default, _ATEN.reshape.default,
+}  # fmt: skip
 _STATE = (InputKind.PARAMETER, InputKind.BUFFER)
 _LIFTED = (*_STATE, InputKind.CONSTANT_TENSOR)
 
@@ -43,6 +49,15 @@ def state_name(program: ExportedProgram, node: torch.fx.Node) -> str:
         if spec.arg.name == node.name and spec.kind in _STATE and spec.target is not None:
             return spec.target if spec.target in program.state_dict else ""
     return ""
+
+
+def skip_shapes(node: torch.fx.Node) -> torch.fx.Node:
+    """Return what has made a tensor's numbers, behind calls that give them another shape alone."""
+    while node.target in SHAPES:
+        inner = node.args[0]
+        assert isinstance(inner, torch.fx.Node)
+        node = inner
+    return node
 
 
 def is_constant(
