@@ -105,7 +105,6 @@ def squeeze_excite(
     given = (squeeze, squeeze_bias, excite, excite_bias, activation, gate, scale, zero)
     if image.is_cuda:
         return composition(image, *given)
-    result: Tensor = _squeeze_excite_cpu(
-        image.contiguous(memory_format=torch.channels_last), *given
-    )  # fmt: skip
+    channels_last = image.contiguous(memory_format=torch.channels_last)
+    result: Tensor = _squeeze_excite_cpu(channels_last, *given)
     return result

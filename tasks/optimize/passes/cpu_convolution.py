@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -16,7 +16,7 @@ from handoff.tasks.optimize.passes.following import follow, replace_chain
 from handoff.tasks.optimize.passes.layout import LayoutPass
 from handoff.tasks.optimize.passes.purity import last_writes
 from handoff.tasks.optimize.passes.state import (
-    add_buffer,
+    RepackedWeights,
     add_call,
     arguments_of,
     drop_unused_state,
@@ -66,13 +66,11 @@ class CpuConvolution(LayoutPass):
         chain, added, activation = follow(node, last_writes(program.graph), sums=is_pointwise)
         image, weight, bias = (arguments[name] for name in ("input", "weight", "bias"))
         if is_pointwise:
-            packed = self._add_weight(program, weight, "rows", lambda one: pack(one.flatten(1)))
+            packed = self._weights.add(weight, "rows", lambda one: pack(one.flatten(1)))
             channels = weight.meta["val"].shape[0]
             call = (_POINTWISE, (image, packed, bias, added, channels, activation))
         else:
-            taps = self._add_weight(
-                program, weight, "taps", lambda one: one.squeeze(1).permute(1, 2, 0).contiguous()
-            )
+            taps = self._weights.add(weight, "taps", lambda one: one.squeeze(1).permute(1, 2, 0))
             sides = [_pair(arguments[name]) for name in ("stride", "padding", "dilation")]
             numbers = [number for side in sides for number in side]
             call = (_DEPTHWISE, (image, taps, bias, *numbers, activation))
@@ -82,25 +80,13 @@ class CpuConvolution(LayoutPass):
 
     def call(self, program: ExportedProgram) -> bool:
         """Replace them all; layers that share weights go on sharing them."""
-        self._weights: dict[tuple[str, str], torch.fx.Node] = {}
+        self._weights = RepackedWeights(program)
         return super().call(program)
 
     def clean_up(self, program: ExportedProgram) -> None:
         """Drop the weights as the layers had them."""
         super().clean_up(program)
         drop_unused_state(program)
-
-    def _add_weight(
-        self, program: ExportedProgram, weight: torch.fx.Node, hint: str,
-        change: Callable[[torch.Tensor], torch.Tensor],
-    ) -> torch.fx.Node:  # fmt: skip
-        """Keep weights as a function reads them, and return their placeholder."""
-        if (weight.name, hint) not in self._weights:
-            tensor = program.state_dict[state_name(program, weight)].detach()
-            # By the placeholder's name, which is one in code, too.
-            added = add_buffer(program, f"{weight.name}_{hint}", change(tensor).contiguous())
-            self._weights[weight.name, hint] = added
-        return self._weights[weight.name, hint]
 
 
 def _is_supported(

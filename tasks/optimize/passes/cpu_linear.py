@@ -13,7 +13,7 @@ from handoff.tasks.optimize.passes.base import WeightPass
 from handoff.tasks.optimize.passes.following import follow, replace_chain
 from handoff.tasks.optimize.passes.purity import last_writes
 from handoff.tasks.optimize.passes.state import (
-    add_buffer,
+    RepackedWeights,
     add_call,
     arguments_of,
     is_constant,
@@ -53,7 +53,7 @@ class CpuLinear(WeightPass):
         """Replace one, and what follows it alone."""
         arguments = arguments_of(node)
         chain, added, activation = follow(node, last_writes(program.graph), sums=True)
-        weight = self._add_weight(program, arguments["weight"])
+        weight = self._weights.add(arguments["weight"], "rows", pack)
         channels = arguments["weight"].meta["val"].shape[0]
         with node.graph.inserting_before(chain[-1]):
             result = add_call(
@@ -64,23 +64,13 @@ class CpuLinear(WeightPass):
 
     def call(self, program: ExportedProgram) -> bool:
         """Replace them all; layers that share weights go on sharing them."""
-        self._weights: dict[str, torch.fx.Node] = {}
+        self._weights = RepackedWeights(program)
         return super().call(program)
 
     def clean_up(self, program: ExportedProgram) -> None:
         """Drop the weights as the layers had them."""
         program.graph.eliminate_dead_code()
         super().clean_up(program)
-
-    def _add_weight(self, program: ExportedProgram, weight: torch.fx.Node) -> torch.fx.Node:
-        """Keep a layer's weights as the function reads them, and return their placeholder."""
-        state = skip_shapes(weight)
-        if state.name not in self._weights:
-            tensor = program.state_dict[state_name(program, state)].detach()
-            packed = pack(tensor.reshape(weight.meta["val"].shape))
-            # By the placeholder's name, which is one in code, too.
-            self._weights[state.name] = add_buffer(program, f"{state.name}_rows", packed)
-        return self._weights[state.name]
 
 
 def _is_supported(

@@ -17,7 +17,7 @@ from handoff.tasks.optimize.passes.following import PLACES
 from handoff.tasks.optimize.passes.purity import last_writes
 from handoff.tasks.optimize.passes.state import (
     SHAPES,
-    add_buffer,
+    RepackedWeights,
     add_call,
     arguments_of,
     copy_metadata,
@@ -77,8 +77,8 @@ class SqueezeExcite(NodePass[ExportedProgram]):
         """Replace one."""
         block = _find_block(program, node, last_writes(program.graph))
         assert block is not None
-        squeeze = self._add_matrix(program, block.squeeze, "rows")
-        excite = self._add_matrix(program, block.excite, "columns")
+        squeeze = self._weights.add(block.squeeze, "rows", lambda one: one)
+        excite = self._weights.add(block.excite, "columns", torch.t)
         graph = node.graph
         with graph.inserting_before(node):
             result = add_call(
@@ -93,22 +93,8 @@ class SqueezeExcite(NodePass[ExportedProgram]):
 
     def call(self, program: ExportedProgram) -> bool:
         """Replace them all; blocks that share weights go on sharing them."""
-        self._matrices: dict[tuple[str, str], torch.fx.Node] = {}
+        self._weights = RepackedWeights(program)
         return super().call(program)
-
-    def _add_matrix(
-        self, program: ExportedProgram, weight: torch.fx.Node, hint: Literal["rows", "columns"]
-    ) -> torch.fx.Node:
-        """Keep a layer's weights as the function reads them, and return their placeholder."""
-        state = skip_shapes(weight)
-        if (state.name, hint) not in self._matrices:
-            matrix = program.state_dict[state_name(program, state)].detach()
-            matrix = matrix.reshape(weight.meta["val"].shape)
-            matrix = (matrix.t() if hint == "columns" else matrix).contiguous()
-            # By the placeholder's name, which is one in code, too.
-            added = add_buffer(program, f"{state.name}_{hint}", matrix)
-            self._matrices[state.name, hint] = added
-        return self._matrices[state.name, hint]
 
     def clean_up(self, program: ExportedProgram) -> None:
         """Drop the weights as the blocks had them."""

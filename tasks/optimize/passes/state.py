@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Any
 
 import torch
@@ -147,6 +147,34 @@ def add_buffer(program: ExportedProgram, hint: str, value: torch.Tensor) -> torc
     specs.insert(index, spec)
     program.state_dict[name] = value
     return node
+
+
+class RepackedWeights:
+    """A program's weights as functions of our own read them; layers that share one share it still.
+
+    What the layers had is dropped by `drop_unused_state`, once none has it any more.
+    """
+
+    def __init__(self, program: ExportedProgram) -> None:
+        """Begin with none."""
+        self._program = program
+        self._added: dict[tuple[str, str], torch.fx.Node] = {}
+
+    def add(
+        self, weight: torch.fx.Node, hint: str, change: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.fx.Node:
+        """Return the placeholder of what `change` makes of a weight, `hint` being a name for that.
+
+        The weight is state, or state in another shape.
+        """
+        state = skip_shapes(weight)
+        if (state.name, hint) not in self._added:
+            tensor = self._program.state_dict[state_name(self._program, state)].detach()
+            changed = change(tensor.reshape(weight.meta["val"].shape)).contiguous()
+            # By the placeholder's name, which is one in code, too.
+            added = add_buffer(self._program, f"{state.name}_{hint}", changed)
+            self._added[state.name, hint] = added
+        return self._added[state.name, hint]
 
 
 def replace_node(program: ExportedProgram, old: torch.fx.Node, new: torch.fx.Node) -> None:
