@@ -24,7 +24,7 @@ from handoff.tasks.optimize.int8.layers import (
 )
 from handoff.tasks.optimize.kernels import INT8_LAYERS
 from handoff.tasks.optimize.passes.following import is_sum
-from handoff.tasks.optimize.passes.purity import last_writes
+from handoff.tasks.optimize.passes.purity import is_written_behind, last_writes
 from handoff.tasks.optimize.passes.state import (
     add_buffer,
     add_call,
@@ -168,7 +168,7 @@ class Rewriter:
                 and (layer.args[_ONTO], layer.args[_ACTIVATION]) == ([], "none")
             )  # fmt: skip
             has_grid = past in self._grids or past in self._quantized
-            changes = past in writes and past < writes[past]
+            changes = is_written_behind(past, writes)
             if is_free and has_grid and not changes and layer is not past:
                 return layer, past
         return None

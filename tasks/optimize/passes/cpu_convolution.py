@@ -14,7 +14,7 @@ from handoff.tasks.optimize.kernels.pointwise import pack
 from handoff.tasks.optimize.passes.convolution_to_linear import is_point, is_unpadded
 from handoff.tasks.optimize.passes.following import follow, replace_chain
 from handoff.tasks.optimize.passes.layout import LayoutPass
-from handoff.tasks.optimize.passes.purity import last_writes
+from handoff.tasks.optimize.passes.purity import is_written_behind, last_writes
 from handoff.tasks.optimize.passes.state import (
     RepackedWeights,
     add_call,
@@ -102,7 +102,7 @@ def _is_supported(
         and bool(state_name(program, weight)) and weight not in writes
         and (bias is None or is_constant(program, bias, writes))
         # What it is given isn't written to behind it, where the function may come to stand.
-        and not (image in writes and image < writes[image])
+        and not is_written_behind(image, writes)
         and (_is_pointwise(arguments) if groups == 1 else _is_depthwise(arguments, value, kernel))
     )  # fmt: skip
 

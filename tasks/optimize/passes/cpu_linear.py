@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from handoff.tasks.optimize.kernels.pointwise import pack
 from handoff.tasks.optimize.passes.base import WeightPass
 from handoff.tasks.optimize.passes.following import follow, replace_chain
-from handoff.tasks.optimize.passes.purity import last_writes
+from handoff.tasks.optimize.passes.purity import is_written_behind, last_writes
 from handoff.tasks.optimize.passes.state import (
     RepackedWeights,
     add_call,
@@ -86,6 +86,6 @@ def _is_supported(
         and bool(state_name(program, state)) and state not in writes
         and (bias is None or is_constant(program, bias, writes))
         # What it is given isn't written to behind it, where the function may come to stand.
-        and not (given in writes and given < writes[given])
+        and not is_written_behind(given, writes)
         and not any(user.target in _LEFT_ALONE for user in node.users)
     )  # fmt: skip

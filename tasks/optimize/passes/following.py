@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from handoff.tasks.optimize.kernels.activations import FUNCTIONS, NO_ACTIVATION
+from handoff.tasks.optimize.passes.purity import is_written_behind
 from handoff.tasks.optimize.passes.state import (
     add_call,
     arguments_of,
@@ -109,7 +110,7 @@ def follow(
     if sums and is_sum(following):
         assert following is not None
         others = [one for one in following.all_input_nodes if one is not node]
-        if others and not (others[0] in writes and others[0] < writes[others[0]]):
+        if others and not is_written_behind(others[0], writes):
             chain.append(following)
             added = others[0]
             following = _only_user(following)

@@ -9,6 +9,7 @@ two symbols, even on equal arguments, and without the call its symbol would be n
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 
 import torch
 import torch.fx
@@ -88,6 +89,11 @@ def last_writes(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
         for member in members:
             family[member] = members
     return {member: writer for relative, writer in writers for member in family[relative]}
+
+
+def is_written_behind(node: torch.fx.Node, writes: Mapping[torch.fx.Node, torch.fx.Node]) -> bool:
+    """Return whether a tensor holds something else later on, `writes` being the last writes."""
+    return node in writes and node < writes[node]
 
 
 def _aliases_and_writes(node: torch.fx.Node) -> list[tuple[torch.fx.Node, bool]]:

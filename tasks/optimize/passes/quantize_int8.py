@@ -22,7 +22,7 @@ from handoff.tasks.optimize.int8.layers import (
 from handoff.tasks.optimize.int8.rewriting import Rewriter
 from handoff.tasks.optimize.passes.base import Calibration
 from handoff.tasks.optimize.passes.layout import LayoutPass
-from handoff.tasks.optimize.passes.purity import last_writes
+from handoff.tasks.optimize.passes.purity import is_written_behind, last_writes
 from handoff.tasks.optimize.passes.state import drop_unused_state
 
 _SUMS, _DYNAMIC = "static-sums", "dynamic"
@@ -120,7 +120,7 @@ class QuantizeInt8(LayoutPass):
         return [
             layer for layer in find_layers(program)
             if (self._is_static or layer.node.target is LINEAR)
-            and not (layer.source in writers and layer.source < writers[layer.source])
+            and not is_written_behind(layer.source, writers)
         ]  # fmt: skip
 
 

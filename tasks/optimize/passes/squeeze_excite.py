@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from handoff.tasks.optimize.kernels.squeeze_excite import LEAST_CHANNELS, NO_GRID
 from handoff.tasks.optimize.passes.base import NodePass
 from handoff.tasks.optimize.passes.following import PLACES
-from handoff.tasks.optimize.passes.purity import last_writes
+from handoff.tasks.optimize.passes.purity import is_written_behind, last_writes
 from handoff.tasks.optimize.passes.state import (
     SHAPES,
     RepackedWeights,
@@ -144,7 +144,7 @@ def _match(
         and all(is_constant(program, parts[one], writes) for one in (1, 3) if parts[one])
         and all(writes.get(one, one) in inside for one in inside)
         # Whoever writes to the image later changes what the product sees, and not the means.
-        and not (image in writes and image < writes[image])
+        and not is_written_behind(image, writes)
     )  # fmt: skip
     if not fits:
         return None
